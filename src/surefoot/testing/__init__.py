@@ -1,0 +1,1 @@
+"""The test kit: contract suites, fakes and faulty parts. The product never imports it."""
