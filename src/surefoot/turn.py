@@ -1,1 +1,83 @@
-"""To be written."""
+"""One turn, top to bottom: request, prompt, names, plan, restore, prefill, decode, receipt."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from surefoot.chat.request import Input
+from surefoot.engine import Sampling
+from surefoot.errors import SurefootError
+from surefoot.identity import KeyId
+from surefoot.receipt import Receipt
+
+
+class CacheMode(StrEnum):
+    """What a request lets the cache do: the values of the header ``x-surefoot-cache``."""
+
+    USE = "use"
+    READ = "read"
+    WRITE = "write"
+    BYPASS = "bypass"
+
+    @property
+    def reads(self) -> bool:
+        """Whether stored state may be restored."""
+        return self in (CacheMode.USE, CacheMode.READ)
+
+    @property
+    def writes(self) -> bool:
+        """Whether computed state may be committed."""
+        return self in (CacheMode.USE, CacheMode.WRITE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """One request, checked on the wire; ``id`` becomes the receipt's."""
+
+    id: str
+    input: Input
+    sampling: Sampling
+    max_tokens: int | None = None  # None: to the edge of the model's context
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    mode: CacheMode = CacheMode.USE
+    key: KeyId | None = None
+    cache_salt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenText:
+    """One generated token as the API shows it: its text, its bytes and log-probabilities."""
+
+    token: int
+    text: str
+    raw: bytes
+    logprob: float | None = None
+    top: tuple[tuple[str, bytes, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Text that is now certain (stop strings are held back), and the tokens chosen since."""
+
+    text: str
+    tokens: tuple[TokenText, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The end of a turn; always the last event, also of a cancelled one."""
+
+    receipt: Receipt
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The end of a turn that could not be answered; ``receipt`` is None if no prompt was made."""
+
+    error: SurefootError
+    receipt: Receipt | None
+
+
+Event: TypeAlias = Delta | Done | Failed
