@@ -1,9 +1,10 @@
-"""Many turns, one engine thread. (Contract first; the body follows.)"""
+"""Many turns, one engine thread; the contract comes first and the body follows."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from surefoot.turn import CacheMode, Delta, Done, Event, Failed, Sampling, TokenText, TurnRequest
+from surefoot.engine import Sampling
+from surefoot.turn import CacheMode, Delta, Done, Event, Failed, TokenText, TurnRequest
 
 
 class Ticket(Protocol):
