@@ -1,4 +1,4 @@
-"""One turn, top to bottom: request, prompt, names, plan, restore, prefill, decode, receipt."""
+"""What goes into a turn and what comes out of it, as plain values."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,7 +6,6 @@ from typing import TypeAlias
 
 from surefoot.chat.request import Input
 from surefoot.engine import Sampling
-from surefoot.errors import SurefootError
 from surefoot.identity import KeyId
 from surefoot.receipt import Receipt
 
@@ -58,7 +57,10 @@ class TokenText:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Text that is now certain (stop strings are held back), and the tokens chosen since."""
+    """Text that is now certain (stop strings are held back).
+
+    ``tokens`` are those chosen since the last delta; given only when log-probabilities were asked.
+    """
 
     text: str
     tokens: tuple[TokenText, ...]
@@ -76,8 +78,9 @@ class Done:
 class Failed:
     """The end of a turn that could not be answered; ``receipt`` is None if no prompt was made."""
 
-    error: SurefootError
+    error: Exception
     receipt: Receipt | None
 
 
 Event: TypeAlias = Delta | Done | Failed
+Unit: TypeAlias = Event | None  # None: a unit of work that has nothing to show

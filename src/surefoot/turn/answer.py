@@ -1,0 +1,205 @@
+"""The flow of one turn, top to bottom.
+
+A turn is a generator that yields after each unit of work (one prefill block, one decoded token), so
+that a scheduler can interleave turns on one engine thread. Each block is committed as it finishes:
+closing a turn early loses nothing that was computed, frees its buffers and leaves a ledger to seal.
+
+A fault of the cache never reaches the tokens (I10): what cannot be restored is computed, by the
+same calls, and the receipt says why.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from typing import TypeAlias
+
+from surefoot import identity
+from surefoot.cache import Plan, content
+from surefoot.chat.request import ChatInput
+from surefoot.engine import Placed, Run, Sampled
+from surefoot.errors import RequestError
+from surefoot.identity import Block
+from surefoot.prompt import TOKEN_BYTES, Prompt, grid
+from surefoot.receipt import Finish, Miss
+from surefoot.turn.ledger import Ledger
+from surefoot.turn.request import Delta, Done, TokenText, TurnRequest, Unit
+
+Steps: TypeAlias = Generator[Unit, None, None]
+Contents: TypeAlias = dict[tuple[str, int], bytes]  # (group, block index) -> content digest
+
+
+def turn(ledger: Ledger) -> Steps:
+    """Answer one request; the last unit is ``Done``.
+
+    Raises:
+        RequestError: before the first unit, if the request cannot become a prompt that fits.
+        EngineError: at any unit.
+    """
+    request, serving = ledger.request, ledger.serving
+    ledger.started_at = serving.clock()
+    prompt = serving.chat.prompt(request.input)
+    room = _room(request, len(prompt), serving.engine.context_tokens)
+    blocks = _name(prompt, ledger)
+    with closing(serving.engine.begin(prompt, request.sampling)) as run:
+        yield from _prefill(run, prompt, blocks, ledger)
+        finish = yield from _decode(run, room, ledger)
+    yield _done(ledger, finish)
+
+
+def idle(ledger: Ledger, answer: str) -> Steps:
+    """Compute and commit what the next turn of this conversation is expected to begin with.
+
+    The history as the template will render it again, whole blocks only: a turn with no decode, with
+    its own buffers and a receipt of kind ``idle``. Yields nothing when nothing is left to do.
+    """
+    request, serving = ledger.request, ledger.serving
+    ledger.started_at = serving.clock()
+    assert isinstance(request.input, ChatInput), request.input
+    history = serving.chat.history(request.input, answer)
+    ends = grid(history, serving.engine.block_tokens) if history else ()
+    if history is None or not ends or ends[-1] > serving.engine.context_tokens:
+        return
+    prompt = Prompt(history.ids[: ends[-1] * TOKEN_BYTES])
+    blocks = _name(prompt, ledger)
+    if serving.cache.plan(blocks, limit=len(blocks)).boundary == len(blocks):
+        return
+    with closing(serving.engine.begin(prompt, request.sampling)) as run:
+        yield from _prefill(run, prompt, blocks, ledger)
+    yield _done(ledger, Finish.STOP)
+
+
+def _room(request: TurnRequest, prompt_tokens: int, context_tokens: int) -> int:
+    """Return how many tokens the answer may have."""
+    param = "messages" if isinstance(request.input, ChatInput) else "prompt"
+    if prompt_tokens == 0:
+        raise RequestError(f"'{param}' is empty: it must make at least one token", param=param)
+    if prompt_tokens >= context_tokens:
+        raise RequestError(
+            f"'{param}' makes {prompt_tokens} tokens; this model's context of {context_tokens} "
+            "tokens must hold the prompt and at least one token of the answer",
+            param=param,
+            code="context_length_exceeded",
+        )
+    room = context_tokens - prompt_tokens
+    return room if request.max_tokens is None else min(room, request.max_tokens)
+
+
+def _name(prompt: Prompt, ledger: Ledger) -> tuple[Block, ...]:
+    request, engine = ledger.request, ledger.serving.engine
+    ledger.prompt_tokens = len(prompt)
+    salt = identity.salt_of(request.key, request.cache_salt)
+    ends = grid(prompt, engine.block_tokens, atomic=engine.atomic_spans)
+    return identity.name_blocks(prompt, ends, engine.model, salt)
+
+
+def _prefill(run: Run, prompt: Prompt, blocks: Sequence[Block], ledger: Ledger) -> Iterator[Unit]:
+    """Restore what is stored and compute the rest by the grid, committing each whole block.
+
+    Yields between units, not after the last one: the first token belongs to the tail's unit.
+    """
+    serving = ledger.serving
+    limit = sum(block.end < len(prompt) for block in blocks)  # at least one token is computed (I4)
+    contents: Contents = {}
+    plan = None
+    if serving.engine.unsupported is None:
+        ledger.plan = plan = serving.cache.plan(blocks, limit=limit)
+        contents |= _restore(run, plan, ledger)
+    else:
+        ledger.miss = Miss.UNSUPPORTED
+    ends = [block.end for block in blocks if block.end < len(prompt)] + [len(prompt)]
+    for index, end in enumerate(ends):
+        if end <= run.position:
+            continue
+        started = serving.clock()
+        run.prefill(end)
+        ledger.position = run.position
+        if plan and index < len(blocks):
+            contents |= _commit(run, plan, index, ledger)
+        ledger.prefill_s += serving.clock() - started
+        if end < len(prompt):
+            yield None
+    if plan and limit:
+        _digest_state(blocks[:limit], contents, ledger)
+
+
+def _restore(run: Run, plan: Plan, ledger: Ledger) -> Contents:
+    """Install the greatest stored boundary; a miss leaves the run at 0 and says why."""
+    serving = ledger.serving
+    if not ledger.request.mode.reads:
+        ledger.miss = Miss.BYPASS
+        return {}
+    started = serving.clock()
+    tokens = plan.blocks[plan.boundary - 1].end if plan.boundary else 0
+    deadline_s = max(serving.restore_floor_s, tokens / serving.engine.prefill_tokens_per_s)
+    restored = serving.cache.restore(plan, deadline_s=deadline_s)
+    ledger.miss = restored.miss_reason
+    if restored.boundary:
+        ledger.boundary = plan.blocks[restored.boundary - 1]
+        parts = [Placed(one.start, one.end, one.part) for one in restored.parts]
+        run.install(ledger.boundary.end, parts)
+        ledger.position = run.position
+        ledger.sources = restored.sources
+        ledger.verified = restored.verified
+    ledger.restore_s = serving.clock() - started
+    return dict(restored.contents)
+
+
+def _commit(run: Run, plan: Plan, index: int, ledger: Ledger) -> Contents:
+    """Cut the block just prefilled; store its parts if the request lets us."""
+    cache, block = ledger.serving.cache, plan.blocks[index]
+    assert ledger.prompt_tokens is not None
+    kept = cache.kept_groups(plan, index, prompt_tokens=ledger.prompt_tokens)
+    parts = [(part, content(part)) for part in run.cut(block.start, kept)]
+    if ledger.request.mode.writes:
+        ledger.committed_tokens += cache.commit(block, parts)
+    return {(part.group, index): digest for part, digest in parts}
+
+
+def _digest_state(blocks: Sequence[Block], contents: Contents, ledger: Ledger) -> None:
+    """Digest every part needed at the last boundary below the prompt's last token."""
+    ends = [block.end for block in blocks]
+    groups = ledger.serving.engine.groups
+    needed = [(one.name, index) for one in groups for index in one.law.needs(ends, len(ends))]
+    ledger.state_tokens = ends[-1]
+    ledger.state_digest = identity.state_digest(
+        (group, blocks[index].start, contents[group, index]) for group, index in sorted(needed)
+    ).hex()
+
+
+def _decode(run: Run, room: int, ledger: Ledger) -> Generator[Unit, None, Finish]:
+    """Choose tokens until the answer ends; one token a unit."""
+    request, serving = ledger.request, ledger.serving
+    reader = serving.chat.reader(request.stop)
+    stop_tokens = frozenset() if request.ignore_eos else serving.engine.stop_tokens
+    while True:
+        sampled = run.sample()
+        if ledger.first_token_at is None:
+            ledger.first_token_at = serving.clock()
+        ledger.completion_tokens += 1
+        if sampled.token in stop_tokens:
+            yield _delta(reader.finish(), None, ledger)
+            return Finish.STOP
+        text = reader.push(sampled.token)
+        if reader.stopped:
+            yield _delta(text, sampled, ledger)
+            return Finish.STOP
+        if ledger.completion_tokens == room:
+            yield _delta(text + reader.finish(), sampled, ledger)
+            return Finish.LENGTH
+        yield _delta(text, sampled, ledger)
+        run.feed(sampled.token)
+
+
+def _delta(text: str, sampled: Sampled | None, ledger: Ledger) -> Delta:
+    ledger.text += text
+    if sampled is None or sampled.logprob is None:
+        return Delta(text, ())
+    chat = ledger.serving.chat
+    shown, raw = chat.token_text(sampled.token)
+    top = tuple((*chat.token_text(token), logprob) for token, logprob in sampled.top)
+    return Delta(text, (TokenText(sampled.token, shown, raw, sampled.logprob, top),))
+
+
+def _done(ledger: Ledger, finish: Finish) -> Done:
+    receipt = ledger.seal(finish)
+    assert receipt is not None, "a turn that reached its end had a prompt"
+    return Done(receipt, ledger.completion_tokens)

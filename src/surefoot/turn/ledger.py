@@ -1,0 +1,93 @@
+"""A turn's running account, and what every turn stands on."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from surefoot.cache import Cache, Plan
+from surefoot.chat import Chat
+from surefoot.engine import Engine
+from surefoot.identity import Block
+from surefoot.receipt import Finish, Kind, Miss, Receipt, Timings
+from surefoot.turn.request import TurnRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What every turn stands on; fixed for the life of the process."""
+
+    engine: Engine
+    chat: Chat
+    cache: Cache
+    clock: Callable[[], float]  # monotonic, seconds
+    restore_floor_s: float  # a restore may always take this long, however fast computing is
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What a turn did so far; ``seal`` makes the receipt, whenever the turn ends (I11)."""
+
+    request: TurnRequest
+    serving: Serving
+    queued_at: float
+    kind: Kind = Kind.TURN
+    prompt_tokens: int | None = None
+    position: int = 0
+    boundary: Block | None = None
+    sources: Mapping[str, int] = field(default_factory=dict)
+    plan: Plan | None = None
+    miss: Miss | None = None
+    verified: bool | None = None
+    state_tokens: int | None = None
+    state_digest: str | None = None
+    committed_tokens: int = 0
+    completion_tokens: int = 0
+    text: str = ""
+    started_at: float | None = None
+    restore_s: float = 0.0
+    prefill_s: float = 0.0
+    first_token_at: float | None = None
+
+    def seal(self, finish: Finish) -> Receipt | None:
+        """Return the receipt as of now; None if the turn never had a prompt."""
+        if self.prompt_tokens is None:
+            return None
+        restored = self.boundary.end if self.boundary else 0
+        return Receipt(
+            id=self.request.id,
+            kind=self.kind,
+            model=self.serving.engine.model.hex(),
+            finish=finish,
+            prompt_tokens=self.prompt_tokens,
+            restored_tokens=restored,
+            computed_tokens=self.position - restored,
+            unreached_tokens=self.prompt_tokens - self.position,
+            sources=dict(self.sources),
+            boundary_tokens=restored,
+            block_name=self.boundary.name.hex() if self.boundary else None,
+            state_tokens=self.state_tokens,
+            state_digest=self.state_digest,
+            common_prefix_tokens=self.plan.common_prefix_tokens if self.plan else None,
+            diverged_at_token=self.plan.diverged_at_token if self.plan else None,
+            miss_reason=self.miss,
+            exact="bitwise",
+            verified=self.verified,
+            committed_tokens=self.committed_tokens,
+            salted=self.request.key is not None or self.request.cache_salt is not None,
+            timings_ms=self._timings(),
+        )
+
+    def _timings(self) -> Timings:
+        now = self.serving.clock()
+        started = now if self.started_at is None else self.started_at
+        first = self.first_token_at
+        return Timings(
+            queue=_ms(started - self.queued_at),
+            restore=_ms(self.restore_s),
+            prefill=_ms(self.prefill_s),
+            ttft=None if first is None else _ms(first - self.queued_at),
+            total=_ms(now - self.queued_at),
+        )
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
