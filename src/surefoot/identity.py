@@ -15,9 +15,11 @@ fixed layout instead of frames (``_canonical``): equally injective, and built wi
 tokens.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from struct import Struct
-from typing import NamedTuple, NewType, TypeAlias
+from typing import NamedTuple, NewType, TypeAlias, assert_never
 
 from blake3 import blake3
 
@@ -36,9 +38,10 @@ Field: TypeAlias = bytes | str | int | tuple[int, ...] | None
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _FRAME = Struct("<cQ")
-_BLOCK = Struct("<QQQ")  # start, tokens, spans
+_BLOCK = Struct("<QQ")  # start, tokens
 _SPAN = Struct("<QQQ")  # start relative to the block, tokens in the block, offset in the item
 _BLOCK_TAG = b"surefoot block\0"
+_START, _END = attrgetter("start"), attrgetter("end")
 
 
 class SpanSlice(NamedTuple):
@@ -86,7 +89,12 @@ def name_blocks(
 
 
 def renames(block: Block) -> bool:
-    """Return whether a block's fields still digest to its name; false means it was altered."""
+    """Return whether a block's parent, place, tokens and spans digest to its name.
+
+    False means that one of them was altered. The model is named by the root of the chain alone.
+    """
+    if block.end - block.start != len(block.ids) // TOKEN_BYTES:
+        return False
     encoded = _canonical(block.start, block.ids, block.spans)
     return bool(block.name == blake3(_BLOCK_TAG + block.parent + encoded).digest())
 
@@ -109,7 +117,7 @@ def model_name(
         fingerprint: digest of state and logits computed at start-up for a fixed prompt.
     """
     pairs = [field for key in sorted(numerics) for field in (key, numerics[key])]
-    return ModelName(_name("model", weights, config, len(numerics), *pairs, fingerprint))
+    return ModelName(_name("model", weights, config, *pairs, fingerprint))
 
 
 def tensors_digest(tensors: Iterable[tuple[str, str, tuple[int, ...], Buffer]]) -> bytes:
@@ -119,8 +127,7 @@ def tensors_digest(tensors: Iterable[tuple[str, str, tuple[int, ...], Buffer]]) 
     """
     digest = _domain("tensors")
     for name, dtype, shape, data in tensors:
-        digest.update(_frames((name, dtype, shape, memoryview(data).nbytes)))
-        digest.update(data)
+        _update(digest, (name, dtype, shape), data)
     return digest.digest()
 
 
@@ -155,16 +162,14 @@ def media_name(
         data: the tensor's raw bytes, C order, little-endian.
     """
     digest = _domain("media")
-    digest.update(_frames((processor, dtype, tuple(shape), tuple(grid), memoryview(data).nbytes)))
-    digest.update(data)
+    _update(digest, (processor, dtype, tuple(shape), tuple(grid)), data)
     return MediaName(digest.digest())
 
 
 def pixels_name(processor: bytes, width: int, height: int, rgb: Buffer) -> PixelsName:
     """Name final RGB pixels, for a memo that saves preprocessing; never a media item's name."""
     digest = _domain("pixels")
-    digest.update(_frames((processor, width, height, memoryview(rgb).nbytes)))
-    digest.update(rgb)
+    _update(digest, (processor, width, height), rgb)
     return PixelsName(digest.digest())
 
 
@@ -179,6 +184,9 @@ def settings_digest(domain: str, canonical: str) -> bytes:
 
 
 def _slices(media: Sequence[MediaSpan], start: int, end: int) -> tuple[SpanSlice, ...]:
+    # Spans are sorted and disjoint: those that overlap a block are a run, found by bisection.
+    first = bisect_right(media, start, key=_END)
+    last = bisect_left(media, end, first, key=_START)
     return tuple(
         SpanSlice(
             max(span.start - start, 0),
@@ -186,14 +194,13 @@ def _slices(media: Sequence[MediaSpan], start: int, end: int) -> tuple[SpanSlice
             max(start - span.start, 0),
             span.media,
         )
-        for span in media
-        if span.start < end and start < span.end
+        for span in media[first:last]
     )
 
 
 def _canonical(start: int, ids: bytes, spans: Sequence[SpanSlice]) -> bytes:
-    # Fixed-width counts come first, so every later field's place and length is already decided.
-    head = _BLOCK.pack(start, len(ids) // TOKEN_BYTES, len(spans))
+    # The token count decides where the spans begin; each span then says where it ends.
+    head = _BLOCK.pack(start, len(ids) // TOKEN_BYTES)
     if not spans:
         return head + ids
     tail = [
@@ -212,6 +219,12 @@ def _domain(domain: str) -> blake3:
     return blake3(b"surefoot " + domain.encode("ascii") + b"\0")
 
 
+def _update(digest: blake3, fields: Iterable[Field], data: Buffer) -> None:
+    # Large data goes in as it is, as the body of a frame: no copy.
+    digest.update(_frames(fields) + _FRAME.pack(b"b", memoryview(data).nbytes))
+    digest.update(data)
+
+
 def _frames(fields: Iterable[Field]) -> bytes:
     framed = []
     for field in fields:
@@ -226,5 +239,7 @@ def _frames(fields: Iterable[Field]) -> bytes:
                 kind, data = b"i", field.to_bytes(8, "little")
             case tuple():
                 kind, data = b"t", b"".join(item.to_bytes(8, "little") for item in field)
+            case _:
+                assert_never(field)
         framed.append(_FRAME.pack(kind, len(data)) + data)
     return b"".join(framed)
