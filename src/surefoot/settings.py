@@ -1,1 +1,84 @@
-"""To be written."""
+"""Every setting: its default, its unit and its reason. The CLI shows these; nobody else reads them.
+
+A size is bytes, or a number with a unit: ``40MB`` is 40 * 10^6, ``2GiB`` is 2 * 2^30.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from surefoot.errors import SetupError
+
+SIZE_UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of ``surefoot serve``: its default and why it is that."""
+
+    default: int | float | str
+    reason: str
+
+
+HOST = Setting("127.0.0.1", "address to listen on; only this machine can reach the default")
+PORT = Setting(8000, "port to listen on; what OpenAI-shaped local servers commonly use")
+STORE = Setting(
+    "", "folder of the SSD tier, or 'off' to touch no file; default: in the user's cache"
+)
+RAM_BYTES = Setting("2GiB", "most bytes of stored state in RAM; about 90,000 tokens of SmolLM2")
+SSD_BYTES = Setting("20GiB", "most bytes of stored state on SSD, counted as real disk usage")
+FREE_FLOOR = Setting("1GiB", "free disk space the store never eats into")
+BLOCK_TOKENS = Setting(256, "tokens per block: the unit of naming, prefilling and restoring")
+THREADS = Setting(2, "threads of one forward pass; fixed, since their number changes bits")
+RUNNING = Setting(8, "turns that run at once; each holds its own state in memory")
+QUEUED = Setting(64, "requests that may wait before the server answers 503")
+IDLE = Setting(16, "conversations whose next prefix may wait to be computed; 0 turns it off")
+RESTORE_FLOOR_S = Setting(1.0, "seconds a restore may always take; above it, as long as computing")
+IO_THREADS = Setting(4, "threads that read, verify and write records")
+QUEUE_BYTES = Setting("512MiB", "most bytes of records waiting to be written; above it RAM only")
+DRAIN_S = Setting(10.0, "seconds from SIGTERM to exit, in which writes are finished")
+
+
+def parse_bytes(text: str, *, flag: str) -> int:
+    """Return a size in bytes.
+
+    Raises:
+        SetupError: the text is not a size; the message names ``flag`` and the forms it may take.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
+    unit = SIZE_UNITS.get(match[2].upper()) if match else None
+    if match is None or unit is None:
+        raise SetupError(
+            f"{flag} {text!r} is not a size: write bytes, or a number with KB, MB, GB, KiB, MiB "
+            "or GiB, such as 40MB or 2GiB"
+        )
+    return int(float(match[1]) * unit)
+
+
+def parse_store(text: str, *, default: Path) -> Path | None:
+    """Return the store's folder; None for ``off``."""
+    if text == "off":
+        return None
+    return Path(text).expanduser() if text else default
+
+
+def at_least(least: int, value: int, *, flag: str) -> int:
+    """Return ``value``.
+
+    Raises:
+        SetupError: it is below ``least``.
+    """
+    if value < least:
+        raise SetupError(f"{flag} {value} is too small: it must be at least {least}")
+    return value

@@ -14,6 +14,7 @@ from surefoot.laws import RecurrentSnapshot, SlidingWindow, TokenRows
 from surefoot.prompt import Prompt
 from surefoot.state import ROWS, Component, ComponentSchema, Group, Part, by_name
 
+MODEL = ModelName(b"f" * 32)
 ROW_BYTES = 8
 KEEP = 5
 GROUPS = (
@@ -27,7 +28,7 @@ GROUPS = (
 class FakeEngine:
     """Keeps the engine's contract over integers; ``on_unit`` sees every unit before it runs."""
 
-    model: ModelName = ModelName(b"f" * 32)
+    model: ModelName = MODEL
     groups: tuple[Group, ...] = GROUPS
     block_tokens: int = 4
     atomic_spans: bool = False

@@ -1,0 +1,178 @@
+"""The commands, their flags and their help."""
+
+import json
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+from rich.console import Console
+
+from surefoot import __version__, settings
+from surefoot.cli import cache_commands, demo_table, exits
+from surefoot.cli.folders import cache_folder
+from surefoot.errors import SurefootError
+
+app = typer.Typer(
+    name="surefoot",
+    help="Serve language models whose cache cannot change the answer; every answer has a receipt.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(cache_commands.app, name="cache")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code."""
+    try:
+        result = app(args=list(arguments), standalone_mode=False)
+    except SurefootError as error:
+        print(f"surefoot: {error}", file=sys.stderr)
+        return exits.exit_code(error)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except Exception:  # noqa: BLE001  the outermost edge: a bug is shown whole, with its own code
+        traceback.print_exc()
+        print("surefoot: internal error; please report the lines above", file=sys.stderr)
+        return exits.INTERNAL
+    return result if isinstance(result, int) else exits.OK
+
+
+def _default(setting: settings.Setting) -> Any:
+    return setting.default
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    *, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
+    """Handle flags that stand before a command."""
+    if version:
+        print(f"surefoot {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def serve(
+    model: Annotated[
+        str,
+        typer.Argument(help="A hub id, a folder, a .gguf file, or the built-in name smollm2."),
+    ],
+    *,
+    host: Annotated[str, typer.Option(help=settings.HOST.reason)] = str(settings.HOST.default),
+    port: Annotated[int, typer.Option(help=settings.PORT.reason)] = _default(settings.PORT),
+    store: Annotated[str, typer.Option(help=settings.STORE.reason)] = str(settings.STORE.default),
+    ram_bytes: Annotated[str, typer.Option(help=settings.RAM_BYTES.reason)] = str(
+        settings.RAM_BYTES.default
+    ),
+    ssd_bytes: Annotated[str, typer.Option(help=settings.SSD_BYTES.reason)] = str(
+        settings.SSD_BYTES.default
+    ),
+    free_floor: Annotated[str, typer.Option(help=settings.FREE_FLOOR.reason)] = str(
+        settings.FREE_FLOOR.default
+    ),
+    block_tokens: Annotated[int, typer.Option(help=settings.BLOCK_TOKENS.reason)] = _default(
+        settings.BLOCK_TOKENS
+    ),
+    threads: Annotated[int, typer.Option(help=settings.THREADS.reason)] = _default(
+        settings.THREADS
+    ),
+    dtype: Annotated[
+        str | None, typer.Option(help="dtype of the weights; default: the checkpoint's own")
+    ] = None,
+    device: Annotated[str, typer.Option(help="torch device; only cpu is tested")] = "cpu",
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(envvar="SUREFOOT_API_KEY", help="a key clients must send; may be repeated"),
+    ] = None,
+    running: Annotated[int, typer.Option(help=settings.RUNNING.reason)] = _default(
+        settings.RUNNING
+    ),
+    queued: Annotated[int, typer.Option(help=settings.QUEUED.reason)] = _default(settings.QUEUED),
+    idle: Annotated[int, typer.Option(help=settings.IDLE.reason)] = _default(settings.IDLE),
+    restore_floor_s: Annotated[
+        float, typer.Option(help=settings.RESTORE_FLOOR_S.reason)
+    ] = _default(settings.RESTORE_FLOOR_S),
+    io_threads: Annotated[int, typer.Option(help=settings.IO_THREADS.reason)] = _default(
+        settings.IO_THREADS
+    ),
+    queue_bytes: Annotated[str, typer.Option(help=settings.QUEUE_BYTES.reason)] = str(
+        settings.QUEUE_BYTES.default
+    ),
+) -> int:
+    """Serve MODEL over OpenAI-shaped HTTP, in the foreground, until SIGTERM or Ctrl-C."""
+    from surefoot.cli.serve import ServeOptions, serve_forever  # noqa: PLC0415  imports torch
+
+    options = ServeOptions(
+        model=model,
+        host=host,
+        port=port,
+        store=settings.parse_store(store, default=cache_folder() / "store"),
+        ram_bytes=settings.parse_bytes(ram_bytes, flag="--ram-bytes"),
+        ssd_bytes=settings.parse_bytes(ssd_bytes, flag="--ssd-bytes"),
+        free_floor_bytes=settings.parse_bytes(free_floor, flag="--free-floor"),
+        block_tokens=settings.at_least(1, block_tokens, flag="--block-tokens"),
+        threads=settings.at_least(1, threads, flag="--threads"),
+        dtype=dtype,
+        device=device,
+        api_keys=tuple(api_key or ()),
+        running=settings.at_least(1, running, flag="--running"),
+        queued=settings.at_least(1, queued, flag="--queued"),
+        idle=settings.at_least(0, idle, flag="--idle"),
+        restore_floor_s=restore_floor_s,
+        io_threads=settings.at_least(1, io_threads, flag="--io-threads"),
+        queue_bytes=settings.parse_bytes(queue_bytes, flag="--queue-bytes"),
+    )
+    return serve_forever(options)
+
+
+@app.command()
+def demo(
+    model: Annotated[str, typer.Argument(help="The model to serve.")] = "smollm2",
+    *,
+    calls: Annotated[int, typer.Option(help="calls of each conversation to replay")] = 5,
+    every: Annotated[bool, typer.Option("--all", help="replay every call")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print rows as JSON lines")] = False,
+) -> int:
+    """Replay recorded agent conversations cold, from RAM and from SSD; compare every bit."""
+    from surefoot.bench.demo import run_demo  # noqa: PLC0415  start-up stays quick
+    from surefoot.bench.replay import recorded_calls  # noqa: PLC0415
+
+    calls = settings.at_least(1, calls, flag="--calls")
+    with tempfile.TemporaryDirectory(prefix="surefoot-demo-") as folder:
+        table = demo_table.DemoTable(Console(), as_json=as_json)
+        rows = run_demo(
+            model,
+            recorded_calls(calls=None if every else calls),
+            Path(folder),
+            on_process=table.process,
+            on_row=table.row,
+        )
+    return exits.OK if table.verdict(rows) else exits.DIFFERS
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="A table's name, or all.")] = "all",
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="print figures as JSON")] = False,
+) -> int:
+    """Measure and print the benchmark tables."""
+    from surefoot.bench.tables import run_tables  # noqa: PLC0415  imports torch
+
+    console = Console(stderr=as_json)
+    results = run_tables(name, models=cache_folder(), say=console.print)
+    if as_json:
+        print(json.dumps(results, indent=2))
+    return exits.OK

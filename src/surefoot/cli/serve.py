@@ -1,0 +1,251 @@
+"""``surefoot serve``: wire the rooms together, load the model while the port answers, and drain.
+
+The port is bound first, so that one in use is an error before a model is loaded; ``/health`` says
+503 until the model is ready. SIGTERM and Ctrl-C let running turns end, cancel what is left and wait
+for the store, all within ``DRAIN_S``.
+"""
+
+import asyncio
+import errno
+import logging
+import secrets
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from surefoot import identity, settings
+from surefoot.cache import Cache, open_cache
+from surefoot.chat import load_chat
+from surefoot.cli.folders import cache_folder
+from surefoot.engine.hf import load_engine
+from surefoot.errors import SetupError
+from surefoot.receipt import Receipt
+from surefoot.scheduler import Limits, Scheduler, Turns
+from surefoot.server import Metrics, ServerConfig, create_app
+from surefoot.turn import Serving
+
+SERVER_STOP_S = 3  # seconds that open connections get to end
+log = logging.getLogger("surefoot")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """The flags of ``surefoot serve``, parsed; ``settings`` says why each default is what it is."""
+
+    model: str
+    host: str
+    port: int
+    store: Path | None
+    ram_bytes: int
+    ssd_bytes: int
+    free_floor_bytes: int
+    block_tokens: int
+    threads: int
+    dtype: str | None
+    device: str
+    api_keys: tuple[str, ...]
+    running: int
+    queued: int
+    idle: int
+    restore_floor_s: float
+    io_threads: int
+    queue_bytes: int
+
+
+@dataclass(slots=True)
+class Live:
+    """What the server's backend points at: empty while loading, then whole."""
+
+    scheduler: Scheduler | None = None
+    cache: Cache | None = None
+    context_tokens: int = 0
+    metrics: Metrics = field(default_factory=Metrics)
+
+    @property
+    def turns(self) -> Turns | None:
+        """The scheduler, once the model can answer."""
+        return self.scheduler
+
+    def status(self) -> dict[str, Any]:
+        """Return what ``/v1/cache`` shows."""
+        assert self.cache is not None
+        assert self.scheduler is not None
+        return self.cache.status() | self.scheduler.status()
+
+    def key_id(self, api_key: str) -> identity.KeyId:
+        """Name an API key with the store's secret."""
+        assert self.cache is not None
+        return identity.key_id(self.cache.secret, api_key)
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to us: uvicorn would raise them again before the store is drained."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture nothing."""
+        yield
+
+
+def serve_forever(options: ServeOptions) -> int:
+    """Serve until told to stop; return the exit code.
+
+    Raises:
+        SetupError: the port, the store or the model cannot be used.
+        EngineError: the model cannot be run.
+    """
+    logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.INFO)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    with _bind(options.host, options.port) as listener:
+        return asyncio.run(_serve(options, listener))
+
+
+async def _serve(options: ServeOptions, listener: socket.socket) -> int:
+    live = Live()
+    host, port = listener.getsockname()[:2]
+    config = ServerConfig(
+        model=options.model,
+        created=int(time.time()),
+        host=options.host,
+        api_keys=options.api_keys,
+        key_id=live.key_id,
+        random_seed=lambda: secrets.randbits(63),
+        random_id=lambda: secrets.token_hex(12),
+    )
+    app = create_app(config, live)
+    server = _Server(
+        uvicorn.Config(
+            app, log_level="warning", lifespan="off", timeout_graceful_shutdown=SERVER_STOP_S
+        )
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: setattr(server, "should_exit", True))
+    url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
+    print(f"surefoot: loading {options.model}; {url} answers 503 until it is ready", flush=True)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    loading = loop.run_in_executor(None, _load, options, live)
+    await asyncio.wait({serving, loading}, return_when=asyncio.FIRST_COMPLETED)
+    try:
+        if not serving.done():
+            await loading
+            print(_ready(options.model, url), flush=True)
+        await serving
+        await loading
+    finally:
+        server.should_exit = True
+        await serving
+        _drain(live)
+    return 0
+
+
+def _load(options: ServeOptions, live: Live) -> None:
+    """Load the model and open the store; afterwards ``live`` can answer."""
+    started = time.monotonic()
+    engine = load_engine(
+        options.model,
+        threads=options.threads,
+        block_tokens=options.block_tokens,
+        dtype=options.dtype,
+        attention=None,
+        device=options.device,
+        cache_folder=cache_folder(),
+        progress=log.info,
+    )
+    chat = load_chat(engine.tokenizer_source)
+    if engine.unsupported is not None:
+        log.warning("served without a cache: %s", engine.unsupported)
+    cache = open_cache(
+        model=engine.model,
+        groups=engine.groups,
+        store=options.store,
+        ram_bytes=options.ram_bytes,
+        ssd_bytes=options.ssd_bytes,
+        free_floor_bytes=options.free_floor_bytes,
+        io_threads=options.io_threads,
+        queue_bytes=options.queue_bytes,
+        clock=time.monotonic,
+        wall_clock=time.time,
+        random_bytes=secrets.token_bytes,
+    )
+    serving = Serving(engine, chat, cache, time.monotonic, options.restore_floor_s)
+    limits = Limits(running=options.running, queued=options.queued, idle=options.idle)
+
+    def on_receipt(receipt: Receipt) -> None:
+        live.metrics.observe(receipt)
+        log.info("%s", _line(receipt))
+
+    scheduler = Scheduler(serving, limits, on_receipt=on_receipt, on_bug=_log_bug)
+    scheduler.start()
+    live.cache, live.context_tokens = cache, engine.context_tokens
+    live.scheduler = scheduler
+    log.info(
+        "model %s, context %d tokens, store %s, ready in %.1f s",
+        engine.model.hex()[:16],
+        engine.context_tokens,
+        options.store or "off",
+        time.monotonic() - started,
+    )
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65535:
+        raise SetupError(f"--port {port} is not a port: it must be from 0 to 65535")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        why = "is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        raise SetupError(
+            f"cannot listen: port {port} on {host} {why}; give another --port"
+        ) from error
+    return listener
+
+
+def _drain(live: Live) -> None:
+    """End running turns, then wait for the store; whoever is late is cut off."""
+    budget = float(settings.DRAIN_S.default) - SERVER_STOP_S - 1
+    if live.scheduler is not None:
+        live.scheduler.stop(budget / 2)
+    if live.cache is not None:
+        if not live.cache.drain(budget / 2):
+            log.warning("stopped before every record was written")
+        live.cache.close()
+
+
+def _log_bug(error: Exception) -> None:
+    log.error("%s", "".join(traceback.format_exception(error)))
+
+
+def _line(receipt: Receipt) -> str:
+    """Return a turn in one line, without a word of its prompt."""
+    sources = " + ".join(f"{tokens} from {tier}" for tier, tokens in receipt.sources.items())
+    ttft = receipt.timings_ms.ttft
+    return (
+        f"{receipt.kind} {receipt.id}: {receipt.prompt_tokens} prompt tokens = "
+        f"{sources or 'none restored'} + {receipt.computed_tokens} computed"
+        f"{f' ({receipt.miss_reason})' if receipt.miss_reason else ''}, "
+        f"{'no first token' if ttft is None else f'TTFT {ttft:.0f} ms'}, {receipt.finish}"
+    )
+
+
+def _ready(model: str, url: str) -> str:
+    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Say hello."}}]}}'
+    return (
+        f"surefoot: {model} is ready; try\n\n"
+        f"  curl {url}/v1/chat/completions -H 'content-type: application/json' \\\n"
+        f"    -d '{body}'\n"
+    )
