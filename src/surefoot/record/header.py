@@ -1,0 +1,137 @@
+"""A record's header: which block and group the payload belongs to, as canonical JSON.
+
+One header has one byte form: the reader encodes what it decoded and compares, so a second spelling
+of the same fields (another order, a float for a count, an extra field) is refused.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from surefoot.errors import CorruptRecord
+from surefoot.identity import (
+    NAME_BYTES,
+    Block,
+    BlockName,
+    FeatureName,
+    ModelName,
+    SpanSlice,
+    renames,
+)
+from surefoot.prompt import MediaName
+from surefoot.record.layout import AXES_MAX, Slot, layout, padding
+from surefoot.record.preamble import PREAMBLE_BYTES, UnknownFormat
+
+CODEC = "raw"
+GROUP = re.compile(r"[a-z0-9-]+")
+COMPONENT = re.compile(r"[!-~]+")  # ASCII that prints
+_COUNT_END = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a record says of itself.
+
+    ``block.model`` and ``features`` are as the writer stated them: a block's name commits to them
+    only through its root and its media, which no single record can show.
+    """
+
+    block: Block
+    group: str
+    content: bytes
+    features: tuple[FeatureName, ...]
+
+
+def encode_header(header: Header, slots: tuple[Slot, ...]) -> bytes:
+    """Return the header's only byte form; spaces fill it up so that the payload is aligned."""
+    block = header.block
+    fields = {
+        "codec": CODEC,
+        "components": [
+            {"dtype": slot.dtype, "name": slot.name, "shape": slot.shape} for slot in slots
+        ],
+        "content": header.content.hex(),
+        "end": block.end,
+        "features": [feature.hex() for feature in header.features],
+        "group": header.group,
+        "ids": block.ids.hex(),
+        "model": block.model.hex(),
+        "name": block.name.hex(),
+        "parent": block.parent.hex(),
+        "spans": [span._asdict() | {"media": span.media.hex()} for span in block.spans],
+        "start": block.start,
+    }
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii")
+    return text + b" " * padding(PREAMBLE_BYTES + len(text))
+
+
+def decode_header(raw: bytes) -> tuple[Header, tuple[Slot, ...]]:
+    """Return the header and where its components lie in the payload.
+
+    Raises:
+        CorruptRecord: these are not the bytes of a header whose block is what it is named (I2).
+    """
+    try:
+        fields = json.loads(raw)
+        codec = fields["codec"]
+        if codec != CODEC:
+            raise UnknownFormat(f"codec {codec!r:.80}; this reader knows {CODEC!r} only")
+        header, slots = _header(fields), layout(_shapes(fields))
+        canonical = encode_header(header, slots) == raw
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise CorruptRecord(f"a header field is missing or malformed ({error!r:.200})") from error
+    if not canonical:
+        raise CorruptRecord("the header is not in its canonical form")
+    if not renames(header.block):
+        raise CorruptRecord(f"the header's block is not what {header.block.name.hex()} names")
+    return header, slots
+
+
+def _header(fields: Any) -> Header:
+    block = Block(
+        BlockName(_digest(fields["name"])),
+        BlockName(_digest(fields["parent"])),
+        ModelName(_digest(fields["model"])),
+        _count(fields["start"]),
+        _count(fields["end"]),
+        bytes.fromhex(fields["ids"]),
+        tuple(_span(span) for span in fields["spans"]),
+    )
+    features = tuple(FeatureName(_digest(feature)) for feature in fields["features"])
+    return Header(block, _text(fields["group"], GROUP), _digest(fields["content"]), features)
+
+
+def _span(fields: Any) -> SpanSlice:
+    start, length, offset = (_count(fields[key]) for key in ("start", "length", "offset"))
+    return SpanSlice(start, length, offset, MediaName(bytes.fromhex(fields["media"])))
+
+
+def _shapes(fields: Any) -> list[tuple[str, str, tuple[int, ...]]]:
+    shapes = []
+    for component in fields["components"]:
+        shape = tuple(_count(axis) for axis in component["shape"])
+        if len(shape) > AXES_MAX:
+            raise ValueError(f"{len(shape)} axes")
+        shapes.append((_text(component["name"], COMPONENT), component["dtype"], shape))
+    return shapes
+
+
+def _text(value: str, pattern: re.Pattern[str]) -> str:
+    if not pattern.fullmatch(value):
+        raise ValueError(f"{value!r:.80} is not of the form {pattern.pattern}")
+    return value
+
+
+def _digest(value: str) -> bytes:
+    digest = bytes.fromhex(value)
+    if len(digest) != NAME_BYTES:
+        raise ValueError(f"a digest of {len(digest)} bytes")
+    return digest
+
+
+def _count(value: object) -> int:
+    # JSON's true is an int to Python, and so would pass a plain comparison.
+    if type(value) is not int or not 0 <= value < _COUNT_END:
+        raise ValueError(f"{value!r:.80} is no count")
+    return value

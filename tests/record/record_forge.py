@@ -1,0 +1,54 @@
+"""Sample records, and a forger that seals whatever it is given: docs/FORMAT.md, written twice."""
+
+import json
+from struct import pack
+
+from blake3 import blake3
+
+from surefoot.identity import FeatureName, ModelName, Salt, name_blocks
+from surefoot.prompt import MediaName, MediaSpan, Prompt
+from surefoot.record import content, seal
+from surefoot.state import Component, Part
+
+PREAMBLE = 88
+MODEL = ModelName(b"m" * 32)
+FEATURES = (FeatureName(b"f" * 32), FeatureName(b"g" * 32))
+PROMPT = Prompt.of(range(8), (MediaSpan(2, 3, MediaName(b"c" * 32)),))
+FIRST, SECOND = name_blocks(PROMPT, (4, 8), MODEL, Salt(b"s" * 32))
+PART = Part(
+    "full",
+    (
+        Component("keys", "bfloat16", (1, 4, 3), bytes(range(24))),
+        Component("values", "bfloat16", (1, 4, 2), bytes(range(100, 116))),
+    ),
+)
+
+
+def sealed(block=SECOND, part=PART, features=FEATURES):
+    return seal(block, part, content=content(part), features=features)
+
+
+def opened(record):
+    """Return a record's header fields and payload, trusting every byte."""
+    length = int.from_bytes(record[12:16], "little")
+    return json.loads(record[PREAMBLE : PREAMBLE + length]), record[PREAMBLE + length :]
+
+
+def canonical(fields):
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+    return text + b" " * (-(PREAMBLE + len(text)) % 64)
+
+
+def forged(header, payload, *, magic=b"SUREFOOT", version=1, kind=1, payload_bytes=None):
+    """Seal a header and a payload as they are, lies included."""
+    length = len(payload) if payload_bytes is None else payload_bytes
+    counts = magic + pack("<HHIQ", version, kind, len(header), length)
+    start = counts + blake3(b"surefoot record header\0" + counts + header).digest()
+    seal_digest = blake3(b"surefoot record seal\0" + start + header + payload).digest()
+    return start + seal_digest + header + payload
+
+
+def lying(**changes):
+    """Return the sample record with header fields changed and everything sealed anew."""
+    fields, payload = opened(sealed())
+    return forged(canonical(fields | changes), payload)
