@@ -1,0 +1,143 @@
+"""Special tokens come from the template alone."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_tokenizers import KINDS, SPECIAL
+
+from surefoot.chat.tokenizer import Encoder, strings_in
+from surefoot.errors import RequestError
+
+FENCE = "\U0010fffe"
+
+
+@pytest.fixture(scope="module")
+def encoders():
+    return {name: (Encoder(tokenizer := make()), tokenizer) for name, make in KINDS.items()}
+
+
+def specials(tokenizer):
+    added = json.loads(tokenizer.to_str())["added_tokens"]
+    return {one["id"] for one in added if one["special"]}
+
+
+# Strings that hold special tokens, pieces of them, and tokens that overlap.
+HOSTILE = st.lists(
+    st.one_of(
+        st.sampled_from([*SPECIAL, "<|late|>", "<unk>", "<|im_", "end|>", "<", "x", " ", "\n"]),
+        st.text(max_size=3),
+    ),
+    max_size=6,
+).map("".join)
+
+
+@pytest.mark.parametrize("kind", tuple(KINDS))
+@settings(max_examples=150)
+@given(content=HOSTILE.filter(lambda text: FENCE not in text))
+def test_a_client_string_never_yields_a_special_token(encoders, kind, content):
+    encoder, tokenizer = encoders[kind]
+    marker = encoder.marker([content], param="messages")
+    text = f"<|im_start|>user\n{marker.put(content)}<|im_end|>"
+    tokens = encoder.rendered(text, marker, param="messages")
+    unknown = tokenizer.token_to_id("<unk>")  # a character that the vocabulary lacks
+    found = [token for token in tokens if token in specials(tokenizer) and token != unknown]
+    assert found == [tokenizer.token_to_id("<|im_start|>"), tokenizer.token_to_id("<|im_end|>")]
+
+
+@settings(max_examples=150)
+@given(content=HOSTILE.filter(lambda text: FENCE not in text))
+def test_marked_text_comes_back_as_it_was_sent(encoders, content):
+    encoder, tokenizer = encoders["byte_level"]
+    marker = encoder.marker([content], param="messages")
+    text = f"<|im_start|>user\n{marker.put(content)}<|im_end|>"
+    tokens = encoder.rendered(text, marker, param="messages")
+    assert tokenizer.decode(tokens[1:-1], skip_special_tokens=False) == f"user\n{content}"
+
+
+@pytest.mark.parametrize("kind", tuple(KINDS))
+@settings(max_examples=60)
+@given(content=st.text(max_size=20))
+def test_what_surrounds_a_special_token_is_encoded_as_always(encoders, kind, content):
+    encoder, tokenizer = encoders[kind]
+    if encoder.marker([content], param="messages") or "\U0010fffe" in content:
+        return
+    marked = encoder.marker(["<|im_end|>"], param="messages")
+    text = f"<|im_start|>user \n{content}<|im_end|>\n <|im_start|>x"
+    ordinary = tokenizer.encode(text, add_special_tokens=False).ids
+    assert encoder.rendered(text, marked, param="messages") == ordinary
+
+
+def test_nothing_is_marked_where_nothing_needs_it(encoders):
+    encoder, _ = encoders["byte_level"]
+    marker = encoder.marker(["<|im_", "end|>", "<think>"], param="messages")
+    assert not marker
+    assert marker.put({"a": ["<|im_"]}) == {"a": ["<|im_"]}
+
+
+def test_keys_and_nested_values_are_marked(encoders):
+    encoder, _ = encoders["byte_level"]
+    value = {"<|im_end|>": ["<|im_end|>", {"x": "a<|im_start|>"}, 1, None, True]}
+    marked = encoder.marker(strings_in(value), param="tools").put(value)
+    assert not any(one in spelled for spelled in strings_in(marked) for one in SPECIAL)
+    assert list(strings_in(value)) == ["<|im_end|>", "<|im_end|>", "x", "a<|im_start|>"]
+
+
+def test_a_marker_escaped_for_json_is_taken_out_too(encoders):
+    encoder, tokenizer = encoders["byte_level"]
+    value = {"a": 'x<|im_end|>"'}
+    marker = encoder.marker(strings_in(value), param="tools")
+    twice = json.dumps(json.dumps(marker.put(value)))
+    assert "ufdd0" in twice
+    tokens = encoder.rendered(twice, marker, param="tools")
+    assert tokenizer.decode(tokens) == json.dumps(json.dumps(value))
+
+
+def test_a_marker_that_the_input_holds_is_passed_over(encoders):
+    encoder, tokenizer = encoders["byte_level"]
+    content = "\ufdd0 \\uFDD1 <|im_end|> \ufdd2"
+    marker = encoder.marker([content], param="messages")
+    tokens = encoder.rendered(marker.put(content), marker, param="messages")
+    assert tokenizer.decode(tokens, skip_special_tokens=False) == content
+
+
+@pytest.mark.parametrize("other", ["".join(map(chr, range(0xFDD0, 0xFDF0))), FENCE])
+def test_input_that_leaves_no_marker_is_refused(encoders, other):
+    encoder, _ = encoders["byte_level"]
+    assert not encoder.marker([other], param="messages")
+    with pytest.raises(RequestError, match="special token") as caught:
+        encoder.marker([other, "<|im_end|>"], param="messages")
+    assert caught.value.param == "messages"
+
+
+def test_a_special_token_of_one_character_cannot_be_kept_text():
+    tokenizer = KINDS["byte_level"]()
+    tokenizer.add_special_tokens(["§"])
+    with pytest.raises(RequestError, match="'§'"):
+        Encoder(tokenizer).marker(["a § b"], param="messages")
+
+
+def test_a_raw_prompt_may_hold_special_tokens(encoders):
+    encoder, tokenizer = encoders["byte_level"]
+    assert encoder.raw("<|im_end|>", param="prompt") == [tokenizer.token_to_id("<|im_end|>")]
+
+
+def test_half_a_surrogate_pair_is_refused_by_name(encoders):
+    encoder, _ = encoders["byte_level"]
+    with pytest.raises(RequestError, match=re.escape("U+D83D")) as caught:
+        encoder.raw("a\ud83d", param="prompt")
+    assert caught.value.param == "prompt"
+
+
+def test_ids_may_have_holes(encoders):
+    for encoder, tokenizer in encoders.values():
+        assert encoder.tokens == max(tokenizer.get_vocab().values()) + 1
+
+
+def test_truncation_and_padding_left_by_others_are_switched_off():
+    tokenizer = KINDS["byte_level"]()
+    tokenizer.enable_truncation(2)
+    tokenizer.enable_padding(length=40)
+    assert len(Encoder(tokenizer).raw("the quick brown fox", param="prompt")) in range(3, 20)
