@@ -97,7 +97,8 @@ def grid(prompt: Prompt, block_tokens: int, *, atomic: bool = False) -> tuple[in
 
 def pack_tokens(tokens: Iterable[int]) -> bytes:
     """Return token ids as packed little-endian uint32."""
-    return _little_endian(array("I", tokens)).tobytes()
+    # A list, because array reads bytes as memory and not as the integers they are.
+    return _little_endian(array("I", list(tokens))).tobytes()
 
 
 def unpack_tokens(ids: bytes) -> list[int]:

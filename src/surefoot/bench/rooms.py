@@ -13,7 +13,7 @@ from pathlib import Path
 from surefoot import identity
 from surefoot.bench.tables import Bench, Table, median
 from surefoot.bench.ttft import MODEL, tokens
-from surefoot.cache import Cache, content, open_cache
+from surefoot.cache import Cache, open_cache
 from surefoot.chat import load_chat
 from surefoot.chat.request import TokensInput
 from surefoot.engine import Sampling
@@ -21,6 +21,7 @@ from surefoot.engine.hf import HfEngine, load_engine, stock_decode
 from surefoot.identity import ModelName
 from surefoot.laws import TokenRows
 from surefoot.prompt import Prompt, grid
+from surefoot.record import content
 from surefoot.settings import BLOCK_TOKENS, THREADS
 from surefoot.state import ROWS, Component, ComponentSchema, Group, Part
 from surefoot.turn import CacheMode, Ledger, Serving, TurnRequest, turn

@@ -115,6 +115,7 @@ async def _serve(options: ServeOptions, listener: socket.socket) -> int:
     config = ServerConfig(
         model=options.model,
         created=int(time.time()),
+        wall_clock=time.time,
         host=options.host,
         api_keys=options.api_keys,
         key_id=live.key_id,
