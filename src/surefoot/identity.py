@@ -184,9 +184,9 @@ def settings_digest(domain: str, canonical: str) -> bytes:
 
 
 def _slices(media: Sequence[MediaSpan], start: int, end: int) -> tuple[SpanSlice, ...]:
-    # Spans are sorted and disjoint: those that overlap a block are a run, found by bisection.
+    # Spans are sorted and disjoint, so those that overlap a block are a run.
     first = bisect_right(media, start, key=_END)
-    last = bisect_left(media, end, first, key=_START)
+    last = bisect_left(media, end, key=_START)
     return tuple(
         SpanSlice(
             max(span.start - start, 0),
@@ -201,8 +201,6 @@ def _slices(media: Sequence[MediaSpan], start: int, end: int) -> tuple[SpanSlice
 def _canonical(start: int, ids: bytes, spans: Sequence[SpanSlice]) -> bytes:
     # The token count decides where the spans begin; each span then says where it ends.
     head = _BLOCK.pack(start, len(ids) // TOKEN_BYTES)
-    if not spans:
-        return head + ids
     tail = [
         _SPAN.pack(span.start, span.length, span.offset) + _frames((span.media,)) for span in spans
     ]

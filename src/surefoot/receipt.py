@@ -106,7 +106,8 @@ class Receipt:
         total = self.restored_tokens + self.computed_tokens + self.unreached_tokens
         assert total == self.prompt_tokens, self  # I11
         assert sum(self.sources.values()) == self.restored_tokens, self  # I11
-        assert min(self.restored_tokens, self.computed_tokens, self.unreached_tokens) >= 0, self
+        counts = (self.restored_tokens, self.computed_tokens, self.unreached_tokens)
+        assert min(*counts, *self.sources.values()) >= 0, self
         if self.unreached_tokens:
             assert self.finish in (Finish.CANCELLED, Finish.ERROR), self
 
