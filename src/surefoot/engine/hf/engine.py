@@ -1,0 +1,173 @@
+"""The engine on transformers: a loaded model, its name, and the runs it starts."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from surefoot.engine import Sampling
+from surefoot.engine.hf.fingerprint import fingerprint
+from surefoot.engine.hf.forward import Forward
+from surefoot.engine.hf.numerics import numerics
+from surefoot.engine.hf.run import HfRun
+from surefoot.engine.hf.sampling import choose
+from surefoot.engine.hf.table import StateTable, Unsupported, inspect
+from surefoot.engine.hf.weights import weights_digest
+from surefoot.identity import ModelName, model_name
+from surefoot.prompt import Prompt
+from surefoot.state import Group
+
+UNBOUNDED_CONTEXT = 1 << 20  # tokens, for a model that states no limit (a purely recurrent one)
+
+
+class HfEngine:
+    """A causal language model of transformers, as an ``Engine``.
+
+    ``tokenizer_source`` is the folder or hub id that the model's tokenizer is loaded from.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        tokenizer_source: str,
+        threads: int,
+        block_tokens: int,
+        progress: Callable[[str], None],
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """Name ``model`` and find out how, and whether, its state can be kept.
+
+        Runs the model on a few blocks; it must be on its device, in evaluation mode.
+
+        Raises:
+            EngineError: the model cannot be run.
+        """
+        self.tokenizer_source = tokenizer_source
+        self._loaded = model
+        self._threads = threads
+        self._block_tokens = block_tokens
+        text = model.config.get_text_config(decoder=True)
+        self._context_tokens = getattr(text, "max_position_embeddings", None) or UNBOUNDED_CONTEXT
+        progress("naming the weights")
+        weights = weights_digest(model)
+        progress("checking that restored state computes the same bits")
+        found = inspect(model, block_tokens=block_tokens)
+        self._table = found if isinstance(found, StateTable) else None
+        self._unsupported = found.reason if isinstance(found, Unsupported) else None
+        start_up = fingerprint(
+            model,
+            self._table,
+            block_tokens=block_tokens,
+            context_tokens=self._context_tokens,
+            clock=clock,
+        )
+        if start_up.mismatch is not None:
+            self._table = None
+            self._unsupported = f"a restore did not reproduce {start_up.mismatch}"
+        self._prefill_tokens_per_s = start_up.prefill_tokens_per_s
+        self._model = model_name(
+            weights=weights,
+            config=canonical_config(model.config.to_dict()),
+            numerics=numerics(model, threads=threads, block_tokens=block_tokens),
+            fingerprint=start_up.digest,
+        )
+
+    @property
+    def model(self) -> ModelName:
+        """The name of the weights and of what this process computes with them."""
+        return self._model
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The model's state groups; empty when it is served without a cache."""
+        return self._table.groups if self._table is not None else ()
+
+    @property
+    def block_tokens(self) -> int:
+        """The grid's step, in tokens."""
+        return self._block_tokens
+
+    @property
+    def atomic_spans(self) -> bool:
+        """Whether media spans must not be cut; no model with media is served yet."""
+        return False
+
+    @property
+    def context_tokens(self) -> int:
+        """The most tokens a sequence may hold, prompt and answer together."""
+        return self._context_tokens
+
+    @property
+    def unsupported(self) -> str | None:
+        """Why this model is served without a cache; None when it is served with one."""
+        return self._unsupported
+
+    @property
+    def stop_tokens(self) -> frozenset[int]:
+        """Tokens that end an answer."""
+        generation = self._loaded.generation_config
+        sources = (generation, self._loaded.config, self._loaded.config.get_text_config())
+        return frozenset(token for source in sources for token in _eos(source))
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        """Measured at start-up; a restore may take no longer than computing would."""
+        return self._prefill_tokens_per_s
+
+    def begin(self, prompt: Prompt, sampling: Sampling) -> HfRun:
+        """Start a sequence at position 0; nothing is computed yet."""
+        # Math libraries keep the count per thread, and the engine's is not the one that loaded.
+        torch.set_num_threads(self._threads)
+        return HfRun(self._loaded, self._table, prompt, sampling, choose=choose)
+
+
+def stock_decode(
+    engine: HfEngine, tokens: Sequence[int], steps: int, clock: Callable[[], float]
+) -> float:
+    """Return tokens/s of transformers' own ``generate`` after ``tokens``, for comparison.
+
+    The prompt but for its last token is prefilled beforehand, outside the measured time.
+    """
+    model = engine._loaded
+    ids = torch.tensor([list(tokens)], device=model.device)
+    cache = DynamicCache(config=model.config)
+    forward = Forward(model)
+    last = len(tokens) - 1
+    with torch.inference_mode():
+        for start in range(0, last, engine.block_tokens):
+            forward(ids[:, start : min(start + engine.block_tokens, last)], start, cache)
+        began = clock()
+        answer = model.generate(
+            ids, cache=cache, do_sample=False, min_new_tokens=steps, max_new_tokens=steps
+        )
+        took = clock() - began
+    assert answer.shape[1] == len(tokens) + steps, answer.shape
+    return steps / took
+
+
+def canonical_config(config: Mapping[str, Any]) -> str:
+    """Return a configuration as JSON without what does not decide bits: paths and versions."""
+    return json.dumps(_decisive(config), sort_keys=True, ensure_ascii=True, default=str)
+
+
+def _decisive(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            str(key): _decisive(one)
+            for key, one in value.items()
+            if not str(key).startswith("_") and key != "transformers_version"
+        }
+    if isinstance(value, list | tuple):
+        return [_decisive(one) for one in value]
+    return value
+
+
+def _eos(config: Any) -> Iterator[int]:
+    ids = getattr(config, "eos_token_id", None)
+    if isinstance(ids, int):
+        yield ids
+    elif ids is not None:
+        yield from ids
