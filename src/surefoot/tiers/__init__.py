@@ -4,12 +4,18 @@ Values are whole or absent at every instant, after any crash (I3). A tier declar
 who may use it, when it is full and what goes first is the cache's business.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Protocol
 
+KEY = re.compile(r"[0-9a-z][0-9a-z.-]{2,199}")
+
 
 class Tier(Protocol):
-    """A store of immutable bytes under keys of ``[0-9a-z.-]``, at least three characters long."""
+    """A store of immutable bytes, called by several I/O threads at once.
+
+    A key is three to 200 characters of ``[0-9a-z.-]``, the first one a letter or a digit.
+    """
 
     @property
     def name(self) -> str:
@@ -40,16 +46,22 @@ class Tier(Protocol):
         ...
 
     def delete(self, key: str) -> None:
-        """Remove the key; removing an absent key is a no-op.
+        """Remove the key; removing an absent key is a no-op. It does not come back after a crash.
 
         Raises:
-            TierError: the medium failed.
+            TierError: the medium failed; the key may be there or not.
         """
         ...
 
     def list(self) -> Iterator[tuple[str, int]]:
-        """Yield every key with the bytes it takes up, in no order."""
+        """Yield every key with the bytes it takes up, in no order.
+
+        Keys that come or go meanwhile may be missed or shown.
+
+        Raises:
+            TierError: the medium failed, perhaps after some keys.
+        """
         ...
 
 
-__all__ = ["Tier"]
+__all__ = ["KEY", "Tier"]
