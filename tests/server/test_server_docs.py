@@ -1,0 +1,94 @@
+"""docs/API.md says what the code does: every field, rule, error, receipt field and metric."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from scripted import RECEIPT
+
+from surefoot.scheduler import CacheMode
+from surefoot.server import Limits, Metrics, fields
+from surefoot.server.fields import ChatFields, TextFields
+from surefoot.server.refusals import STATUS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "API.md").read_text()
+
+
+def table(title):
+    """The rows of the first table under a heading, as lists of cells."""
+    section = PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows[2:]]
+
+
+def named(title):
+    return {row[0].strip("`"): row[1] for row in table(title)}
+
+
+ENDPOINTS = [
+    (
+        "Chat completions",
+        ChatFields,
+        fields.CHAT_FIXED,
+        fields.CHAT_WITHOUT_EFFECT,
+        fields.CHAT_REFUSED,
+    ),
+    ("Completions", TextFields, fields.TEXT_FIXED, fields.WITHOUT_EFFECT, fields.TEXT_REFUSED),
+]
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda one: one[0])
+def test_every_field_is_on_the_page_with_its_rule(endpoint):
+    title, model, fixed, without_effect, refused = endpoint
+    honoured = {name: one.description for name, one in model.model_fields.items()}
+    assert named(f"{title}: honoured") == honoured
+    assert named(f"{title}: without effect") == dict(without_effect)
+    assert named(f"{title}: refused") == dict(refused)
+    shown = {name: f"`{json.dumps(value)}`" for name, value in fixed.items()}
+    assert named(f"{title}: one value only") == shown
+
+
+def test_every_receipt_field_is_on_the_page():
+    assert set(named("The receipt")) == set(RECEIPT.to_json())
+
+
+def test_every_status_is_on_the_page():
+    shown = {(int(row[0]), row[1], row[2]) for row in table("Errors")}
+    assert shown == {(row.status, row.type, row.code or "null") for row in STATUS.values()}
+
+
+def test_every_cache_mode_is_on_the_page():
+    shown = [row[0].strip("`") for row in table("The cache, per request")]
+    assert [f"x-surefoot-cache: {mode.value}" for mode in CacheMode] == shown[:-1]
+
+
+def test_every_metric_is_on_the_page():
+    metrics = Metrics()
+    metrics.observe(RECEIPT)
+    text = metrics.text(None).decode()
+    labels = {}
+    for family in text_string_to_metric_families(text):
+        if family.name.endswith("_created"):  # prometheus_client adds these
+            continue
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        shown = family.samples[0].labels
+        labels[name] = {f"`{label}`" for label in shown if label != "le"}
+    assert labels == {
+        name: set(filter(None, row.split(", "))) for name, row in named("Metrics").items()
+    }
+
+
+def test_the_limits_on_the_page_are_the_defaults():
+    assert f"a body above {Limits().body_bytes // 2**20} MiB" in PAGE
+    assert f"At most {Limits().messages} messages" in PAGE
+
+
+def test_every_code_on_the_page_is_in_the_source():
+    source = "".join(
+        path.read_text() for path in (Path(__file__).parents[2] / "src" / "surefoot").rglob("*.py")
+    )
+    sentence = re.search(r"A more exact `code` may stand.*?\n\n", PAGE, re.DOTALL)[0]
+    for code in re.findall(r"`(\w+_\w+)`", sentence):
+        assert f'"{code}"' in source

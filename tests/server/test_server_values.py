@@ -1,0 +1,63 @@
+"""One JSON value checked: the sentence names the field, the value and the limit."""
+
+import pytest
+
+from surefoot.errors import RequestError
+from surefoot.server.values import MOST_SHOWN, only, parse_object, shown, text, wrong
+
+
+def test_a_sentence_names_field_value_and_limit():
+    with pytest.raises(RequestError) as caught:
+        wrong("temperature", -1, "a number from 0 to 2")
+    assert str(caught.value) == "'temperature' must be a number from 0 to 2, not -1"
+    assert caught.value.param == "temperature"
+
+
+def test_param_may_be_wider_than_the_place_or_nothing():
+    for param in ("logit_bias", None):
+        with pytest.raises(RequestError) as caught:
+            wrong("logit_bias.5", 1, "x", param=param)
+        assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("value", "spelled"),
+    [
+        (None, "null"),
+        (True, "true"),
+        ("é", '"é"'),
+        (float("nan"), "NaN"),
+        ({"a": []}, '{"a": []}'),
+        ("x" * 1000, '"' + "x" * (MOST_SHOWN - 1) + "..."),
+    ],
+)
+def test_a_value_is_shown_as_json_and_cut_short(value, spelled):
+    assert shown(value) == spelled
+
+
+def test_a_number_that_python_will_not_spell_is_described():
+    assert shown(10**5000) == "a number of thousands of digits"
+
+
+def test_an_object_is_parsed_with_nan_in_it():
+    assert parse_object(b'{"a": [1, null, "\xc3\xa9"]}') == {"a": [1, None, "é"]}
+    assert parse_object(b'{"a": NaN}')["a"] != 0
+
+
+def test_half_a_surrogate_pair_is_no_json():
+    with pytest.raises(RequestError, match="not JSON"):
+        parse_object(rb'{"a": "\ud83d"}')
+    assert parse_object(rb'{"a": "\ud83d\ude00"}') == {"a": "😀"}
+
+
+def test_a_key_that_would_be_ignored_is_refused():
+    only("a", {"x": 1}, ("x", "y"))
+    with pytest.raises(RequestError, match=r"'a\.z'"):
+        only("a", {"x": 1, "z": 2}, ("x", "y"))
+
+
+def test_only_a_string_is_text():
+    assert text("a", "") == ""
+    for value in (None, 1, ["x"]):
+        with pytest.raises(RequestError):
+            text("a", value)
