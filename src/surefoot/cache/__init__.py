@@ -1,1 +1,46 @@
-"""To be written."""
+"""Plan, restore, commit and evict stored prefix state; verify and tend the store that holds it.
+
+opening     open_cache: folder, locks, inventory, threads
+cache       Cache: what a turn calls
+planner     where a prompt can stand, from what is held            (pure)
+restore     load, verify, hand over; the retreat                   (no I/O of its own)
+policy      which boundaries keep a recurrent snapshot             (pure)
+forest      what to evict, by the laws                             (pure)
+quota       who leaves the SSD tier, over all models               (pure)
+lifecycle   the states of a part; pins, fences, queued writes
+ram, ssd    the two tiers as the cache uses them
+inventory   SQLite: an index that may be lost
+reconcile   inventory and files brought together
+courier     the bounded I/O threads
+offline     the commands that tend a store
+"""
+
+from surefoot.cache.cache import Cache, Entry
+from surefoot.cache.offline import (
+    Collection,
+    Verification,
+    collect,
+    store_entries,
+    store_stats,
+    verify_store,
+)
+from surefoot.cache.opening import open_cache
+from surefoot.cache.planner import Load, Plan, Source
+from surefoot.cache.restore import Restored, RestoredPart
+
+__all__ = [
+    "Cache",
+    "Collection",
+    "Entry",
+    "Load",
+    "Plan",
+    "Restored",
+    "RestoredPart",
+    "Source",
+    "Verification",
+    "collect",
+    "open_cache",
+    "store_entries",
+    "store_stats",
+    "verify_store",
+]

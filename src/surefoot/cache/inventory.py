@@ -1,0 +1,368 @@
+"""The index of the SSD tier: SQLite, in one file that may be lost at any time.
+
+It answers what is stored without opening files, for every process that has the store open. It is
+never trusted alone: a row is a hint, the record's own header and seal decide (I2). A row is written
+``staged``, then the file, then ``stored``; only stored rows are planned on. Used bytes are the sum
+over rows, staged ones at their estimate (I6), kept by triggers so that no writer can forget.
+
+Everything here can be rebuilt from record headers, so the file is written with
+``synchronous=NORMAL``: a power cut may lose the last rows, and opening finds the files again.
+"""
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum, auto
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple, TypeAlias
+
+from surefoot.cache.forest import Node, Stored
+from surefoot.cache.lifecycle import PartKey, State
+from surefoot.errors import TierError
+from surefoot.identity import Block, BlockName, ModelName, SpanSlice
+from surefoot.prompt import MediaName
+
+VERSION = 1
+NAMES_PER_QUERY = 16_000  # SQLite takes 32,766 variables in a statement
+CHILDREN_MAX = 64  # compared to say where a prompt left the stored ones
+WAIT_S = 5.0  # for another process's write
+
+# The checks are what ``quick_check`` holds a damaged file against when it is opened.
+_TABLES = f"""
+CREATE TABLE models (
+    model BLOB PRIMARY KEY CHECK (length(model) = 32), last_open REAL NOT NULL, laws TEXT
+) STRICT;
+CREATE TABLE blocks (
+    name BLOB PRIMARY KEY CHECK (length(name) = 32),
+    parent BLOB NOT NULL CHECK (length(parent) = 32),
+    model BLOB NOT NULL CHECK (length(model) = 32),
+    start INTEGER NOT NULL CHECK (start >= 0), end INTEGER NOT NULL CHECK (end > start),
+    ids BLOB NOT NULL, spans TEXT NOT NULL CHECK (json_valid(spans))
+) STRICT;
+CREATE INDEX children ON blocks (parent);
+CREATE INDEX models_of ON blocks (model);
+CREATE TABLE parts (
+    name BLOB NOT NULL CHECK (length(name) = 32), grp TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('staged', 'stored')), owner TEXT NOT NULL,
+    bytes INTEGER NOT NULL CHECK (bytes >= 0), content BLOB NOT NULL, tick REAL NOT NULL,
+    PRIMARY KEY (name, grp)
+) WITHOUT ROWID, STRICT;
+CREATE INDEX staged ON parts (owner) WHERE state = 'staged';
+CREATE TABLE used (bytes INTEGER NOT NULL, parts INTEGER NOT NULL) STRICT;
+INSERT INTO used VALUES (0, 0);
+CREATE TRIGGER part_in AFTER INSERT ON parts
+    BEGIN UPDATE used SET bytes = bytes + new.bytes, parts = parts + 1; END;
+CREATE TRIGGER part_out AFTER DELETE ON parts
+    BEGIN UPDATE used SET bytes = bytes - old.bytes, parts = parts - 1; END;
+CREATE TRIGGER part_sized AFTER UPDATE OF bytes ON parts
+    BEGIN UPDATE used SET bytes = bytes + new.bytes - old.bytes; END;
+PRAGMA user_version = {VERSION};
+"""
+
+
+class Verdict(Enum):
+    """What the inventory says of a part that somebody wants to write."""
+
+    STAGED = auto()  # the caller writes it
+    HELD = auto()  # it is stored, or being written, with the same content
+    DIFFERENT = auto()  # it is stored with other content: a fault
+
+
+class Row(NamedTuple):
+    """A stored part, as a listing shows it."""
+
+    name: BlockName
+    model: ModelName
+    group: str
+    start: int
+    end: int
+    nbytes: int
+    tick: float
+
+
+class PartRow(NamedTuple):
+    """Where a part is in its life, who wrote it, and the bytes it is accounted with."""
+
+    state: State
+    owner: str
+    nbytes: int
+
+
+class ModelRow(NamedTuple):
+    """When a model was last open here, and its laws as text, if they are known."""
+
+    last_open: float
+    laws: str | None
+
+
+Trees: TypeAlias = dict[ModelName, dict[BlockName, Node]]
+
+
+class Inventory:
+    """One process's view of the index; every method may be called from any thread.
+
+    Raises:
+        TierError: from every method, when the file is damaged or another process keeps it busy.
+    """
+
+    def __init__(self, path: Path) -> None:
+        # Reads have a connection of their own, so that planning never waits for a writer.
+        self._reader_lock, self._writer_lock = Lock(), Lock()
+        path.touch(mode=0o600)  # SQLite's other files take their mode from this one
+        with _faults():
+            self._writer = _connect(path)
+            try:
+                _prepare(self._writer)
+                self._reader = _connect(path)
+            except BaseException:
+                self._writer.close()
+                raise
+
+    def held(self, names: Sequence[BlockName]) -> dict[PartKey, bytes]:
+        """Return the content digest of every stored part of the blocks; one query per plan."""
+        found: dict[PartKey, bytes] = {}
+        for first in range(0, len(names), NAMES_PER_QUERY):
+            some = names[first : first + NAMES_PER_QUERY]
+            marks = ",".join("?" * len(some))
+            rows = self._read(
+                "SELECT name, grp, content FROM parts "
+                f"WHERE name IN ({marks}) AND state = 'stored'",
+                some,
+            )
+            found.update(((BlockName(name), group), content) for name, group, content in rows)
+        return found
+
+    def children(self, parent: BlockName) -> list[Block]:
+        """Return some stored blocks that follow ``parent``, the latest first."""
+        rows = self._read(
+            "SELECT name, parent, model, start, end, ids, spans FROM blocks "
+            "WHERE parent = ? ORDER BY rowid DESC LIMIT ?",
+            (parent, CHILDREN_MAX),
+        )
+        return [_block(row) for row in rows]
+
+    def used(self) -> tuple[int, int]:
+        """Return the bytes and the number of parts, staged ones included (I6)."""
+        rows = self._read("SELECT bytes, parts FROM used", ())
+        return rows[0] if rows else (0, 0)
+
+    def rows(self) -> Iterator[Row]:
+        """Yield every stored part, by block end within a model."""
+        rows = self._read(
+            "SELECT p.name, b.model, p.grp, b.start, b.end, p.bytes, p.tick FROM parts p "
+            "JOIN blocks b ON b.name = p.name WHERE p.state = 'stored' "
+            "ORDER BY b.model, b.end, p.name, p.grp",
+            (),
+        )
+        yield from (Row(*row) for row in rows)
+
+    def parts(self) -> dict[PartKey, PartRow]:
+        """Return every row's state, owner and bytes."""
+        rows = self._read("SELECT name, grp, state, owner, bytes FROM parts", ())
+        return {
+            (name, group): PartRow(State(state), owner, nbytes)
+            for name, group, state, owner, nbytes in rows
+        }
+
+    def models(self) -> dict[ModelName, ModelRow]:
+        """Return when each model was last open, and its laws."""
+        rows = self._read("SELECT model, last_open, laws FROM models", ())
+        return {model: ModelRow(last_open, laws) for model, last_open, laws in rows}
+
+    def trees(self, fast: Callable[[PartKey], bool]) -> Trees:
+        """Return the blocks of every model with their parts, for ``forest``; staged ones stay."""
+        rows = self._read(
+            "SELECT b.model, b.name, b.parent, b.start, b.end, "
+            "p.grp, p.bytes, p.tick, p.state = 'staged' "
+            "FROM blocks b JOIN parts p ON p.name = b.name",
+            (),
+        )
+        trees: Trees = {}
+        for model, name, parent, start, end, group, nbytes, tick, staged in rows:
+            nodes = trees.setdefault(model, {})
+            node = nodes.get(name)
+            if node is None:
+                node = nodes[name] = Node(parent, start, end)
+            node.parts[group] = Stored(nbytes, tick, bool(staged) or fast((name, group)))
+        return trees
+
+    def stage(
+        self, block: Block, group: str, *, owner: str, nbytes: int, content: bytes, tick: float
+    ) -> Verdict:
+        """Claim a part for writing, unless it is held; ``nbytes`` counts as used from now on."""
+        with self._write() as connection:
+            row = connection.execute(
+                "SELECT content FROM parts WHERE name = ? AND grp = ?", (block.name, group)
+            ).fetchone()
+            if row is not None:
+                return Verdict.HELD if row[0] == content else Verdict.DIFFERENT
+            self._insert(connection, block)
+            connection.execute(
+                "INSERT INTO parts VALUES (?, ?, 'staged', ?, ?, ?, ?)",
+                (block.name, group, owner, nbytes, content, tick),
+            )
+        return Verdict.STAGED
+
+    def publish(self, key: PartKey, *, owner: str, nbytes: int) -> bool:
+        """Say that a staged part's file is durable, and its size; false if it was dropped."""
+        with self._write() as connection:
+            cursor = connection.execute(
+                "UPDATE parts SET state = 'stored', bytes = ? "
+                "WHERE name = ? AND grp = ? AND owner = ? AND state = 'staged'",
+                (nbytes, *key, owner),
+            )
+            return cursor.rowcount > 0
+
+    def adopt(self, found: Iterable[tuple[Block, str, bytes, int]], *, tick: float) -> None:
+        """Enter records that lie in the tier without a row: ``(block, group, content, bytes)``."""
+        with self._write() as connection:
+            for block, group, content, nbytes in found:
+                self._insert(connection, block)
+                connection.execute(
+                    "INSERT OR IGNORE INTO parts VALUES (?, ?, 'stored', '', ?, ?, ?)",
+                    (block.name, group, nbytes, content, tick),
+                )
+
+    def drop(self, keys: Iterable[PartKey]) -> None:
+        """Forget parts, and blocks that have none left."""
+        listed = list(keys)
+        with self._write() as connection:
+            connection.executemany("DELETE FROM parts WHERE name = ? AND grp = ?", listed)
+            connection.executemany(
+                "DELETE FROM blocks WHERE name = ? "
+                "AND NOT EXISTS (SELECT 1 FROM parts WHERE parts.name = blocks.name)",
+                {(name,) for name, _ in listed},
+            )
+
+    def resize(self, sizes: Mapping[PartKey, int]) -> None:
+        """Account stored parts with the bytes that their files take up (I6)."""
+        with self._write() as connection:
+            connection.executemany(
+                "UPDATE parts SET bytes = ? WHERE name = ? AND grp = ? AND state = 'stored'",
+                [(nbytes, *key) for key, nbytes in sizes.items()],
+            )
+
+    def touch(self, ticks: Mapping[PartKey, float]) -> None:
+        """Enter last-used times, many at once."""
+        with self._write() as connection:
+            connection.executemany(
+                "UPDATE parts SET tick = max(tick, ?) WHERE name = ? AND grp = ?",
+                [(tick, *key) for key, tick in ticks.items()],
+            )
+
+    def note_models(self, *, at: float) -> None:
+        """Give every stored model that has no row one, as if it were last open now."""
+        with self._write() as connection:
+            connection.execute(
+                "INSERT OR IGNORE INTO models SELECT DISTINCT model, ?, NULL FROM blocks", (at,)
+            )
+
+    def open_model(self, model: ModelName, *, at: float, laws: str) -> None:
+        """Note that a model is open now, and by which laws its parts are judged."""
+        with self._write() as connection:
+            connection.execute(
+                "INSERT INTO models VALUES (?, ?, ?) ON CONFLICT (model) "
+                "DO UPDATE SET last_open = excluded.last_open, laws = excluded.laws",
+                (model, at, laws),
+            )
+
+    def close(self) -> None:
+        """Close both connections; the inventory is unusable afterwards."""
+        with self._reader_lock, self._writer_lock:
+            self._reader.close()
+            self._writer.close()
+
+    def _read(self, query: str, values: Sequence[object]) -> list[Any]:
+        with self._reader_lock, _faults():
+            return self._reader.execute(query, values).fetchall()
+
+    @contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        with self._writer_lock, _faults():
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._writer
+            except BaseException:
+                self._writer.rollback()
+                raise
+            self._writer.commit()
+
+    def _insert(self, connection: sqlite3.Connection, block: Block) -> None:
+        connection.execute(
+            "INSERT OR IGNORE INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                block.name,
+                block.parent,
+                block.model,
+                block.start,
+                block.end,
+                block.ids,
+                json.dumps([(*span[:3], span.media.hex()) for span in block.spans]),
+            ),
+        )
+
+
+def open_inventory(path: Path) -> Inventory:
+    """Open the index; a damaged or foreign one is removed, for the caller to rebuild.
+
+    Raises:
+        TierError: another process keeps it busy.
+    """
+    try:
+        return Inventory(path)
+    except TierError as error:
+        if isinstance(error.__cause__, sqlite3.OperationalError) and _busy(error.__cause__):
+            raise
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    return Inventory(path)
+
+
+def _busy(error: sqlite3.OperationalError) -> bool:
+    return error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path, timeout=WAIT_S, isolation_level=None, check_same_thread=False
+    )
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 0:
+        connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} COMMIT;")
+        return
+    if version != VERSION:
+        raise sqlite3.DatabaseError(f"inventory version {version}")
+    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise sqlite3.DatabaseError(verdict)
+    counted = connection.execute("SELECT coalesce(sum(bytes), 0), count(*) FROM parts").fetchone()
+    connection.execute("UPDATE used SET bytes = ?, parts = ?", counted)
+
+
+def _block(row: Sequence[Any]) -> Block:
+    name, parent, model, start, end, ids, spans = row
+    slices = tuple(
+        SpanSlice(at, length, offset, MediaName(bytes.fromhex(media)))
+        for at, length, offset, media in json.loads(spans)
+    )
+    return Block(name, parent, model, start, end, ids, slices)
+
+
+@contextmanager
+def _faults() -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # a damaged file's texts may be no UTF-8
+        raise TierError(f"the inventory failed: {error}") from error

@@ -1,0 +1,178 @@
+"""Open a cache: make the folder, tidy up after the dead, find what is stored, start nothing else.
+
+Any one file of the store may be damaged or gone: what is left is opened, and what was lost is a
+miss. ``store=None`` touches no file and has no SSD tier.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from surefoot.cache.cache import Cache, Lanes
+from surefoot.cache.courier import Job, Lane
+from surefoot.cache.folder import SECRET_BYTES, Folder, RandomBytes
+from surefoot.cache.inventory import Inventory, open_inventory
+from surefoot.cache.lifecycle import Holds
+from surefoot.cache.quota import encode_laws
+from surefoot.cache.ram import RamShelf
+from surefoot.cache.reconcile import reconcile
+from surefoot.cache.ssd import Quota, SsdShelf
+from surefoot.errors import SetupError, TierError
+from surefoot.identity import ModelName
+from surefoot.state import Group
+from surefoot.tiers.disk import RealDisk
+from surefoot.tiers.ram import RamTier
+from surefoot.tiers.ssd import SsdTier
+
+WRITER_BYTES = 8
+
+
+def real_tier(records: Path, writer: str) -> SsdTier:
+    """Return the SSD tier on this machine's disk."""
+    return SsdTier(records, RealDisk(), writer)
+
+
+def open_cache(
+    *,
+    model: ModelName,
+    groups: tuple[Group, ...],
+    store: Path | None,
+    ram_bytes: int,
+    ssd_bytes: int,
+    free_floor_bytes: int,
+    io_threads: int,
+    queue_bytes: int,
+    clock: Callable[[], float],
+    wall_clock: Callable[[], float],
+    random_bytes: RandomBytes = os.urandom,
+    make_tier: Callable[[Path, str], SsdTier] = real_tier,
+) -> Cache:
+    """Open the cache of one model; ``close`` it to give up its lock and its threads.
+
+    Args:
+        model: the model's name; parts of other models in the store are left alone until evicted.
+        groups: the model's state groups; none for a model that is served without a cache.
+        store: the folder, shared by several processes on one machine; None for RAM alone.
+        ram_bytes: capacity of the RAM tier, in record bytes.
+        ssd_bytes: quota of the SSD tier, in bytes on disk, over all processes and models.
+        free_floor_bytes: what the disk must keep free.
+        io_threads: threads that read; one more writes.
+        queue_bytes: record bytes that may wait to be written.
+        clock: monotonic seconds.
+        wall_clock: seconds since the epoch.
+        random_bytes: where the secret and the writer's name come from.
+        make_tier: what stores bytes under the folder for this writer.
+
+    Raises:
+        SetupError: the store folder cannot be used.
+    """
+    holds = Holds()
+    ram = RamShelf(
+        RamTier(),
+        capacity=ram_bytes,
+        laws={group.name: group.law for group in groups},
+        pinned=holds.pinned_keys,
+    )
+    lanes = Lanes(
+        Lane("read", threads=io_threads, queue_bytes=queue_bytes, clock=clock),
+        Lane("write", threads=1, queue_bytes=queue_bytes, clock=clock),
+    )
+    ssd: SsdShelf | None = None
+    on_close: Callable[[], None] = _nothing
+    if store is None:
+        secret = random_bytes(SECRET_BYTES)
+    else:
+        folder, writer = Folder(store), random_bytes(WRITER_BYTES).hex()
+        folder.create()
+        secret = folder.secret(random_bytes)
+        tier = make_tier(folder.records, writer)
+        membership = _Membership(folder, writer, model, encode_laws(groups), wall_clock)
+        inventory = membership.enter(tier)
+        ssd = SsdShelf(
+            tier,
+            inventory,
+            owner=writer,
+            quota=Quota(ssd_bytes, free_floor_bytes, folder.free_bytes),
+            holds=holds,
+            evicting=folder.evicting,
+            open_models=lambda: open_models(folder),
+            wall_clock=wall_clock,
+        )
+        lanes.writes.submit(Job(ssd.fit, 0))
+        on_close = partial(membership.leave, inventory)
+    return Cache(
+        model=model,
+        groups=groups,
+        ram=ram,
+        ssd=ssd,
+        holds=holds,
+        lanes=lanes,
+        clock=clock,
+        wall_clock=wall_clock,
+        secret=secret,
+        on_close=on_close,
+    )
+
+
+def open_models(folder: Folder) -> set[ModelName]:
+    """Return the models that living processes serve from this store."""
+    living, _ = folder.owners()
+    models = set()
+    for text in living.values():
+        with suppress(ValueError):
+            models.add(ModelName(bytes.fromhex(text)))
+    return models
+
+
+def tended_inventory(folder: Folder, tier: SsdTier, *, now: float) -> Inventory:
+    """Return the inventory, in agreement with the files; call it inside ``folder.opening``.
+
+    Raises:
+        TierError: another process keeps it busy.
+    """
+    living, dead = folder.owners()
+    inventory = open_inventory(folder.inventory)
+    # A medium that fails now may answer later; until then its parts are misses.
+    with suppress(TierError):
+        reconcile(tier, inventory, living=living, now=now)
+        for writer in dead:
+            tier.sweep(writer)
+            folder.forget(writer)
+    return inventory
+
+
+@dataclass(frozen=True, slots=True)
+class _Membership:
+    """This process's place among those that have the store open."""
+
+    folder: Folder
+    writer: str
+    model: ModelName
+    laws: str
+    wall_clock: Callable[[], float]
+
+    def enter(self, tier: SsdTier) -> Inventory:
+        now = self.wall_clock()
+        try:
+            with self.folder.opening():
+                inventory = tended_inventory(self.folder, tier, now=now)
+                self.folder.own(self.writer, self.model.hex())
+            inventory.open_model(self.model, at=now, laws=self.laws)
+            inventory.note_models(at=now)
+        except (TierError, OSError) as error:
+            root = self.folder.root
+            raise SetupError(f"the store folder {root} cannot be opened: {error}") from error
+        return inventory
+
+    def leave(self, inventory: Inventory) -> None:
+        with suppress(TierError):
+            inventory.open_model(self.model, at=self.wall_clock(), laws=self.laws)
+        inventory.close()
+        self.folder.close(self.writer)
+
+
+def _nothing() -> None:
+    """Close a cache that has no store."""

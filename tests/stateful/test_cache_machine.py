@@ -1,0 +1,310 @@
+"""The cache machine: a real cache on a real folder under every rule that can happen to it.
+
+The model is what computing would give (a function of the block's name) plus what was damaged. After
+each step: used bytes are what a recount says and within capacity (I6), pinned parts are where they
+were (I7); every restore is compared bit for bit (I2), what failed verification is not offered again
+before it is committed anew (I8), and after an eviction nothing dead is left (I13).
+"""
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from surefoot.cache.forest import Node
+from surefoot.laws import restorable
+from surefoot.record import key as record_key
+from surefoot.testing.cache_kit import (
+    BLOCK_TOKENS,
+    FAMILIES,
+    Bench,
+    blocks_of,
+    check_restored,
+    commit,
+    take_turn,
+)
+
+ROOMY = 1 << 20
+SMALL_RAM = (0, 1_500, 6_000, ROOMY)  # a record of these groups is about 900 bytes
+SMALL_SSD = (0, 20_000, 60_000, 1 << 30)  # a file takes up 4,096
+
+prompts = st.tuples(st.lists(st.sampled_from([0, 1]), max_size=7), st.integers(0, 3))
+near = st.integers(0, 2**16)
+
+
+def tokens_of(prompt):
+    choices, tail = prompt
+    body = [
+        1_000 * choice + 10 * index + at
+        for index, choice in enumerate(choices)
+        for at in range(BLOCK_TOKENS)
+    ]
+    return body + [7] * tail
+
+
+class CacheMachine(RuleBasedStateMachine):
+    turns = Bundle("turns")
+
+    @initialize(family=st.sampled_from(sorted(FAMILIES)), ram=st.sampled_from(SMALL_RAM))
+    def begin(self, family, ram):
+        self.scope = ExitStack()
+        folder = Path(self.scope.enter_context(tempfile.TemporaryDirectory()))
+        self.bench = Bench(folder / "store", FAMILIES[family])
+        self.bench.ram_bytes = ram
+        self.open_turns = {}
+        self.damaged = set()  # keys of files that do not hold what was written, or are gone
+        self.cache = self.bench.start()
+
+    def teardown(self):
+        if not hasattr(self, "scope"):
+            return
+        for turn in list(self.open_turns):
+            self.end(turn)
+        self.cache.drain(10)
+        self.cache.close()
+        self.scope.close()
+
+    # What turns do.
+
+    @rule(prompt=prompts)
+    def take_a_turn(self, prompt):
+        tokens = tokens_of(prompt)
+        plan, restored = take_turn(self.cache, tokens)
+        self.check(plan, restored)
+        again = self.cache.plan(plan.blocks, limit=plan.limit)
+        if self.bench.ram_bytes == ROOMY and not self.open_turns:
+            assert again.boundary == again.limit
+
+    @rule(target=turns, prompt=prompts)
+    def begin_a_turn(self, prompt):
+        tokens = tokens_of(prompt)
+        blocks = blocks_of(tokens)
+        plan = self.cache.plan(blocks, limit=sum(block.end < len(tokens) for block in blocks))
+        scope = ExitStack()
+        scope.enter_context(self.cache.pinned(plan))
+        self.open_turns[plan] = (scope, {key for key in plan.keys if self.there(key)})
+        return plan
+
+    @rule(turn=turns)
+    def restore_what_was_planned(self, turn):
+        if turn in self.open_turns:
+            restored = self.cache.restore(turn, deadline_s=5)
+            self.check(turn, restored)
+
+    @rule(turn=turns, index=near)
+    def commit_in_a_turn(self, turn, index):
+        if turn in self.open_turns and turn.blocks:
+            commit(self.cache, turn.blocks[index % len(turn.blocks)], turn=turn)
+
+    @rule(turn=consumes(turns))
+    def end_a_turn(self, turn):
+        if turn in self.open_turns:
+            self.end(turn)
+
+    def end(self, turn):
+        scope, _ = self.open_turns.pop(turn)
+        scope.close()
+
+    @rule(prompt=prompts, index=near, groups=st.sets(st.integers(0, 3)))
+    def commit_some_parts_out_of_order(self, prompt, index, groups):
+        blocks = blocks_of(tokens_of(prompt))
+        if blocks:
+            names = [group.name for at, group in enumerate(self.bench.groups) if at in groups]
+            commit(self.cache, blocks[index % len(blocks)], groups=names)
+
+    @rule(prompt=prompts, index=near)
+    def commit_what_disagrees(self, prompt, index):
+        blocks = blocks_of(tokens_of(prompt))
+        block = blocks[index % len(blocks)] if blocks else None
+        groups = {entry.group for entry in self.cache.entries() if self.is_of(entry, block)}
+        if not groups:
+            return
+        before = self.cache.status()["counters"]["disagreements"]
+        assert commit(self.cache, block, groups=groups, spoil=True) == 0
+        after = self.cache.status()["counters"]["disagreements"]
+        fenced, _ = self.cache._holds.barred()
+        keys = {(block.name, group) for group in groups}
+        assert after == before + 1 or keys <= fenced
+        assert not keys & self.cache.plan(blocks, limit=len(blocks)).usable.keys()  # I8
+
+    @staticmethod
+    def is_of(entry, block):
+        return block is not None and entry.name == block.name.hex()
+
+    # What happens to the store.
+
+    @rule(which=near, at=near, bit=st.integers(0, 7))
+    def flip_a_bit(self, which, at, bit):
+        path = self.some_record(which)
+        if path:
+            data = bytearray(path.read_bytes())
+            data[at % len(data)] ^= 1 << bit
+            path.write_bytes(data)
+
+    @rule(which=near, at=near)
+    def cut_a_file_short(self, which, at):
+        path = self.some_record(which)
+        if path:
+            data = path.read_bytes()
+            path.write_bytes(data[: at % len(data)])
+
+    @rule(which=near)
+    def delete_a_file(self, which):
+        path = self.some_record(which)
+        if path:
+            path.unlink()
+
+    @rule(first=near, second=near)
+    def swap_two_files(self, first, second):
+        one, two = self.some_record(first), self.some_record(second)
+        if one and one != two:
+            data = one.read_bytes()
+            one.write_bytes(two.read_bytes())
+            two.write_bytes(data)
+
+    def some_record(self, which):
+        records = self.bench.records()
+        if not records:
+            return None
+        path = records[which % len(records)]
+        self.damaged.add(path.name.removesuffix(".rec"))
+        return path
+
+    @rule(seconds=st.sampled_from([1.0, 100.0]))
+    def let_time_pass(self, seconds):
+        self.bench.clock.pass_(seconds)
+        self.bench.wall.pass_(seconds)
+
+    @precondition(lambda self: not self.open_turns)
+    @rule(
+        ram=st.sampled_from(SMALL_RAM),
+        ssd=st.sampled_from(SMALL_SSD),
+        lost=st.sampled_from(["nothing", "inventory", "bytes of it", "secret", "queue"]),
+        at=near,
+    )
+    def restart(self, ram, ssd, lost, at):
+        if lost == "queue":  # a process that ends without draining
+            take_turn(self.cache, tokens_of(([0, 1, 1, 0, 0, 1], 2)))
+        self.cache.close()
+        inventory = self.bench.folder / "inventory.sqlite"
+        if lost == "inventory":
+            inventory.unlink()
+        if lost == "secret":
+            (self.bench.folder / "secret").unlink()
+        if lost == "bytes of it":
+            data = bytearray(inventory.read_bytes())
+            for index in range(16):
+                data[(at + index * 257) % len(data)] ^= 0xFF
+            inventory.write_bytes(data)
+        self.bench.ram_bytes, self.bench.ssd_bytes = ram, ssd
+        self.cache = self.bench.start()
+
+    @rule(free=st.integers(1, 9_000))
+    def evict_from_ram(self, free):
+        self.cache._ram.evict(free)
+        trees = {}
+        for block, group, part in self.cache._ram.items():
+            self.plant(trees, block.name, block.parent, block.start, block.end, group, part)
+        self.check_nothing_dead(trees)
+
+    @rule(free=st.integers(1, 50_000))
+    def evict_from_ssd(self, free):
+        assert self.cache.drain(10)
+        self.cache._ssd.evict(free)
+        for nodes in self.cache._ssd.inventory.trees(lambda _: False).values():
+            self.check_nothing_dead(nodes)
+
+    @staticmethod
+    def plant(trees, name, parent, start, end, group, part):
+        trees.setdefault(name, Node(parent, start, end)).parts[group] = part
+
+    def check_nothing_dead(self, nodes):  # I13
+        groups = self.bench.groups
+        pinned = self.cache._holds.pinned_keys()
+        needed = set()
+        for name in nodes:
+            path = [name]
+            while nodes[path[0]].parent in nodes:
+                path.insert(0, nodes[path[0]].parent)
+            missing = [None] if nodes[path[0]].start else []
+            path = missing + path
+            ends = [nodes[one].end if one else nodes[path[1]].start for one in path]
+            held = lambda group, block, path=path: (  # noqa: E731
+                path[block] is not None and groups[group].name in nodes[path[block]].parts
+            )
+            if restorable([one.law for one in groups], ends, held, limit=len(path)) == len(path):
+                needed |= {
+                    (path[index], one.name)
+                    for one in groups
+                    for index in one.law.needs(ends, len(path))
+                }
+        for name, node in nodes.items():
+            for group in node.parts:
+                assert (name, group) in needed | pinned
+
+    # What must hold.
+
+    def check(self, plan, restored):
+        check_restored(self.cache, plan, restored)  # I2
+        assert restored.boundary <= plan.boundary <= plan.limit
+        assert (restored.miss_reason is None) == (restored.boundary == plan.limit > 0)
+        if restored.boundary < plan.boundary:
+            # Whatever kept it from standing there is not offered again (I8).
+            again = self.cache.plan(plan.blocks, limit=plan.limit)
+            assert again.boundary < plan.boundary or self.recommitted(plan, restored)
+        if plan in self.open_turns:
+            scope, keys = self.open_turns[plan]
+            self.open_turns[plan] = (scope, {key for key in keys if self.there(key)})
+
+    def recommitted(self, plan, restored):
+        # ``take_a_turn`` computes and commits anew what it could not restore.
+        return plan not in self.open_turns
+
+    def there(self, key):
+        on_disk = self.cache._ssd.tier.head(record_key(*key), 1) is not None
+        return on_disk or self.cache._ram.get(key) is not None
+
+    @invariant()
+    def bytes_are_what_a_recount_says(self):  # I6
+        if not hasattr(self, "cache"):
+            return
+        assert self.cache.drain(10)
+        ram, ssd = self.cache._ram, self.cache._ssd
+        recount = list(ram._tier.list())
+        assert sum(size for _, size in recount) == ram.used_bytes <= max(ram.capacity, 0)
+        assert len(recount) == ram.parts == len(ram.items())
+        used, parts = ssd.inventory.used()
+        rows = list(ssd.inventory.rows())
+        assert (sum(row.nbytes for row in rows), len(rows)) == (used, parts)
+        on_disk = dict(ssd.tier.list())
+        indexed = {record_key(row.name, row.group): row.nbytes for row in rows}
+        assert on_disk.keys() <= indexed.keys()
+        assert indexed.keys() - on_disk.keys() <= self.damaged
+        for key, size in on_disk.items():
+            assert size == indexed[key] or key in self.damaged
+        assert used <= ssd.quota.capacity or self.cache._holds.pinned_keys()
+
+    @invariant()
+    def pinned_parts_stay(self):  # I7
+        if not hasattr(self, "cache"):
+            return
+        for _, keys in self.open_turns.values():
+            for key in keys:
+                assert self.there(key) or record_key(*key) in self.damaged
+
+
+CacheMachine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, print_blob=True
+)
+TestCacheMachine = CacheMachine.TestCase
