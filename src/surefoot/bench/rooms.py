@@ -151,6 +151,7 @@ def _engine(bench: Bench) -> HfEngine:
         device="cpu",
         cache_folder=bench.models,
         progress=bench.say,
+        clock=time.monotonic,
     )
 
 

@@ -55,12 +55,14 @@ def ls(*, store: StoreFlag = "", as_json: JsonFlag = False) -> int:
     entries = store_entries(_folder(store))
     if as_json:
         for entry in entries:
-            print(json.dumps(asdict(entry)))
+            print(json.dumps(entry._asdict()))
         return exits.OK
     table = Table("block", "group", "tokens", "bytes", "last used")
     for entry in entries:
         span = f"{entry.start}-{entry.end}"
-        table.add_row(entry.name[:16], entry.group, span, _size(entry.nbytes), _ago(entry.tick))
+        table.add_row(
+            entry.name[:16], entry.group, span, _size(entry.nbytes), _ago(entry.last_used)
+        )
     Console().print(table)
     return exits.OK
 

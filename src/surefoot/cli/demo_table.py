@@ -7,8 +7,20 @@ from rich.console import Console
 
 from surefoot.bench.demo import Row
 
-HEAD = ("conv", "call", "leg", "prompt", "restored", "tier", "TTFT", "speed-up", "bits")
-WIDTHS = (4, 4, 4, 7, 8, 8, 8, 8, 30)
+COLUMNS = {  # heading -> width; the table fits 80 columns
+    "conv": 4,
+    "call": 4,
+    "leg": 4,
+    "prompt": 6,
+    "restored": 8,
+    "tier": 7,
+    "TTFT": 8,
+    "speed-up": 8,
+    "text": 4,
+    "logprobs": 8,
+    "state": 5,
+}
+LEFT = {"leg", "tier"}  # words stand left, figures right
 
 
 class DemoTable:
@@ -33,23 +45,22 @@ class DemoTable:
             print(json.dumps(row.to_json()))
             return
         if not self._headed:
-            self._line(HEAD, style="bold")
+            self._line(list(COLUMNS), style="bold")
             self._headed = True
         receipt = row.answer.receipt
-        self._line(
-            (
-                str(row.call.conversation),
-                str(row.call.number),
-                row.leg,
-                str(receipt["prompt_tokens"]),
-                str(receipt["restored_tokens"]),
-                row.answer.tier,
-                f"{row.answer.ttft_s:.3f} s",
-                "" if row.leg == "cold" else f"{row.speed_up:.1f}x",
-                _bits(row),
-            ),
-            style="" if row.good else "bold red",
-        )
+        cold = row.leg == "cold"
+        figures = [
+            str(row.call.conversation),
+            str(row.call.number),
+            row.leg,
+            str(receipt["prompt_tokens"]),
+            str(receipt["restored_tokens"]),
+            row.answer.tier,
+            f"{row.answer.ttft_s:.3f} s",
+            "" if cold else f"{row.speed_up:.1f}x",
+        ]
+        bits = ["" if cold else "=" if equal else "DIFFERS" for equal in row.equal.values()]
+        self._line([*figures, *bits], style="" if row.good else "bold red")
 
     def verdict(self, rows: Sequence[Row]) -> bool:
         """Print the sum and return whether every row was good."""
@@ -59,7 +70,8 @@ class DemoTable:
             print(json.dumps({"rows": len(rows), "bad": len(bad)}))
             return not bad
         if bad:
-            self._console.print(f"\n[bold red]{len(bad)} of {len(rows)} rows are not equal to cold")
+            why = "differ from cold, or restored nothing"
+            self._console.print(f"\n[bold red]{len(bad)} of {len(rows)} rows {why}")
             return False
         self._console.print(
             f"\n{len(warm)} warm answers: text, logprobs and state_digest are equal to cold, "
@@ -73,21 +85,10 @@ class DemoTable:
         return True
 
     def _line(self, cells: Sequence[str], *, style: str) -> None:
-        # Text columns stand left, figures right.
-        left = {2, 5, 8}
         padded = [
-            cell.ljust(width) if at in left else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(cells, WIDTHS, strict=True))
+            cell.ljust(width) if name in LEFT else cell.rjust(width)
+            for cell, (name, width) in zip(cells, COLUMNS.items(), strict=True)
         ]
-        self._console.print("  ".join(padded).rstrip(), style=style, highlight=False, markup=False)
-
-
-def _bits(row: Row) -> str:
-    if row.leg == "cold":
-        return "reference"
-    unequal = [name for name, equal in row.equal.items() if not equal]
-    if unequal:
-        return "DIFFERS: " + ", ".join(unequal)
-    if not row.good:
-        return "NOTHING RESTORED"
-    return "text = logprobs = state ="
+        self._console.print(
+            " ".join(padded).rstrip(), style=style, highlight=False, markup=False, soft_wrap=True
+        )

@@ -161,6 +161,7 @@ def _load(options: ServeOptions, live: Live) -> None:
         device=options.device,
         cache_folder=cache_folder(),
         progress=log.info,
+        clock=time.monotonic,
     )
     chat = load_chat(engine.tokenizer_source)
     if engine.unsupported is not None:
