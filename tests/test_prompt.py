@@ -129,9 +129,14 @@ def test_tokens_come_back_as_they_went_in():
     prompt = Prompt.of(TOKENS)
     assert prompt.tokens() == list(TOKENS)
     assert unpack_tokens(pack_tokens(TOKENS)) == list(TOKENS)
-    for start, end in itertools.combinations(range(len(TOKENS) + 1), 2):
+    for start, end in itertools.combinations_with_replacement(range(len(TOKENS) + 1), 2):
         assert prompt.tokens(start, end) == list(TOKENS[start:end])
     assert prompt.tokens(2) == list(TOKENS[2:])
+
+
+@pytest.mark.parametrize("kind", [tuple, list, bytes, bytearray, iter])
+def test_tokens_are_integers_whatever_holds_them(kind):
+    assert pack_tokens(kind([1, 2, 3, 4])) == pack_tokens((1, 2, 3, 4))
 
 
 def test_tokens_are_little_endian_32_bit():

@@ -3,12 +3,12 @@
 The grid is a pure function of the prompt: blocks end at absolute multiples of ``block_tokens``.
 Where a model attends in both directions inside an image, an end that falls strictly inside a span
 moves to the span's end, never to its start: an end then depends only on tokens before it, so two
-prompts that share a prefix share its grid.
+prompts that share a prefix share its grid (I5).
 """
 
 import sys
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NewType
@@ -81,15 +81,15 @@ def grid(prompt: Prompt, block_tokens: int, *, atomic: bool = False) -> tuple[in
         atomic: keep every media span inside one block by moving an end to the span's end.
     """
     assert block_tokens > 0, block_tokens
-    if not (atomic and prompt.media):
+    if not atomic:
         return tuple(range(block_tokens, len(prompt) + 1, block_tokens))
     starts = [span.start for span in prompt.media]
     ends: list[int] = []
     end = block_tokens
     while end <= len(prompt):
-        before = bisect_right(starts, end) - 1
-        if before >= 0 and prompt.media[before].start < end < prompt.media[before].end:
-            end = prompt.media[before].end
+        begun = bisect_left(starts, end)
+        if begun:
+            end = max(end, prompt.media[begun - 1].end)
         ends.append(end)
         end = (end // block_tokens + 1) * block_tokens
     return tuple(ends)
@@ -107,7 +107,6 @@ def unpack_tokens(ids: bytes) -> list[int]:
 
 
 def _little_endian(tokens: "array[int]") -> "array[int]":
-    assert tokens.itemsize == TOKEN_BYTES, tokens.itemsize
     if sys.byteorder == "big":
         tokens.byteswap()
     return tokens

@@ -4,8 +4,8 @@ A group is a set of layers that share one law and one shape. Its part of a block
 (keys and values, or a recurrent state), each a dtype, a shape and raw bytes in C order,
 little-endian. No tensors here: the engine cuts parts from a model and installs them; ``record``
 gives them a byte form. Whatever a part claims about itself is checked against the schema
-(``Group.mismatch``) before an engine sees it; lengths and counters are derived from the boundary,
-never stored.
+(``Group.mismatch``, I2) before an engine sees it; lengths and counters are derived from the
+boundary, never stored.
 """
 
 from collections.abc import Iterable

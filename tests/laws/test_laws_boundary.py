@@ -102,9 +102,10 @@ def test_the_enumeration_rejects_a_wrong_plan(wrong):
 
 
 @pytest.mark.parametrize("limit", [-1, 3])
-def test_the_limit_lies_inside_the_grid(limit):
+@pytest.mark.parametrize("laws", [(), (TokenRows(),)])
+def test_the_limit_lies_inside_the_grid(laws, limit):
     with pytest.raises(AssertionError):
-        restorable((TokenRows(),), (4, 8), lambda group, block: True, limit=limit)
+        restorable(laws, (4, 8), lambda group, block: True, limit=limit)
 
 
 def test_nothing_above_the_limit_is_asked_for():

@@ -76,8 +76,7 @@ class SlidingWindow:
     def needs(self, ends: Sequence[int], n: int) -> range:
         """Return the fewest last blocks that cover ``min(ends[n - 1], keep)`` tokens."""
         assert 1 <= n <= len(ends), n
-        first_token = max(ends[n - 1] - self.keep, 0)
-        return range(bisect_right(ends, first_token, 0, n), n)
+        return range(bisect_right(ends, ends[n - 1] - self.keep), n)
 
     def rows(self, start: int, end: int) -> int:
         """Return the block's last rows, at most ``keep``: older ones no boundary can need."""
