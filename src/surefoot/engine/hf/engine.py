@@ -36,7 +36,7 @@ class HfEngine:
         threads: int,
         block_tokens: int,
         progress: Callable[[str], None],
-        clock: Callable[[], float] | None = None,
+        clock: Callable[[], float],
     ) -> None:
         """Name ``model`` and find out how, and whether, its state can be kept.
 

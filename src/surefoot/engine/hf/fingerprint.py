@@ -18,10 +18,8 @@ from surefoot.engine.hf.table import StateTable
 from surefoot.engine.hf.weights import tensor_bytes
 from surefoot.identity import Buffer, tensors_digest
 from surefoot.prompt import Prompt, grid
-from surefoot.state import Part
 
 TAIL_TOKENS = 17
-ASSUMED_TOKENS_PER_S = 200.0  # slower than any machine that we saw: a restore may take longer
 _SPREAD = 2_654_435_761  # a prime near 2**32 / golden ratio: consecutive ids fall far apart
 
 _Tensor = tuple[str, str, tuple[int, ...], Buffer]
@@ -42,7 +40,7 @@ def fingerprint(
     *,
     block_tokens: int,
     context_tokens: int,
-    clock: Callable[[], float] | None,
+    clock: Callable[[], float],
 ) -> Fingerprint:
     """Compute the fixed prompt, cold and (where there is a table) restored.
 
@@ -51,18 +49,19 @@ def fingerprint(
         table: how its state is cut; None if it is served without a cache.
         block_tokens: the grid's step.
         context_tokens: the prompt is cut short to fit.
-        clock: seconds, monotonic; None leaves prefill untimed.
+        clock: seconds, monotonic.
     """
     prompt = _prompt(model, min(2 * block_tokens + TAIL_TOKENS, context_tokens - 1))
     cold = _Trace(model, table, prompt, block_tokens, clock)
     cold.compute(restored=())
-    rate = max(cold.rates) if cold.rates else ASSUMED_TOKENS_PER_S
     mismatch = None
     if table is not None:
         warm = _Trace(model, table, prompt, block_tokens, clock)
         warm.compute(restored=cold.first_block)
         mismatch = _difference(cold.tensors[-len(warm.tensors) :], warm.tensors)
-    return Fingerprint(tensors_digest(cold.tensors), mismatch, rate)
+        # State may fade within a block; what was installed must come out again as well.
+        mismatch = mismatch or _changed_by_install(table, cold.first_block)
+    return Fingerprint(tensors_digest(cold.tensors), mismatch, max(cold.rates))
 
 
 def _prompt(model: Any, length: int) -> Prompt:
@@ -78,7 +77,7 @@ class _Trace:
     table: StateTable | None
     prompt: Prompt
     block_tokens: int
-    clock: Callable[[], float] | None
+    clock: Callable[[], float]
     tensors: list[_Tensor] = field(default_factory=list)
     first_block: list[Placed] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
@@ -101,21 +100,17 @@ class _Trace:
 
     def _prefill(self, run: HfRun, end: int) -> None:
         start = run.position
-        if self.clock is None:
-            run.prefill(end)
-            return
         began = self.clock()
         run.prefill(end)
         self.rates.append((end - start) / max(self.clock() - began, 1e-6))
 
     def _keep_parts(self, run: HfRun, table: StateTable, end: int) -> None:
         start = end - self.block_tokens
-        for part in run.cut(start, [group.name for group in table.groups]):
-            if start == 0:
-                self.first_block.append(Placed(start, end, part))
-            for one in part.components:
-                name = f"{part.group} {one.name} of block [{start}, {end})"
-                self.tensors.append((name, one.dtype, one.shape, one.data))
+        parts = run.cut(start, [group.name for group in table.groups])
+        placed = [Placed(start, end, part) for part in parts]
+        if start == 0:
+            self.first_block = placed
+        self.tensors += _tensors(placed)
 
     def _keep(
         self,
@@ -131,6 +126,27 @@ class _Trace:
         data = bytes(tensor_bytes(logits))
         self.tensors.append((f"logits at {position}", dtype, tuple(logits.shape), data))
         return Sampled(0)
+
+
+def _changed_by_install(table: StateTable, placed: Sequence[Placed]) -> str | None:
+    end = placed[0].end
+    cache = table.install(end, placed, room=end)
+    parts = table.cut(cache, 0, end, [group.name for group in table.groups])
+    again = [Placed(0, end, part) for part in parts]
+    return _difference(_tensors(placed), _tensors(again))
+
+
+def _tensors(placed: Sequence[Placed]) -> list[_Tensor]:
+    return [
+        (
+            f"{one.part.group} {component.name} of block [{one.start}, {one.end})",
+            component.dtype,
+            component.shape,
+            component.data,
+        )
+        for one in placed
+        for component in one.part.components
+    ]
 
 
 def _difference(cold: Sequence[_Tensor], warm: Sequence[_Tensor]) -> str | None:

@@ -19,7 +19,7 @@ from surefoot.engine.hf.engine import HfEngine
 from surefoot.errors import SetupError
 
 DTYPES = ("bfloat16", "float32", "float16")
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 # What transformers raises at a source that it cannot load; anything else is a bug.
 _UNLOADABLE = (OSError, ValueError, RuntimeError, LookupError, ImportError, SafetensorError)
 
@@ -34,7 +34,7 @@ def load_engine(
     device: str,
     cache_folder: Path,
     progress: Callable[[str], None],
-    clock: Callable[[], float] | None = None,
+    clock: Callable[[], float],
 ) -> HfEngine:
     """Load ``model`` and check it; takes seconds, and all of the model's memory.
 
@@ -50,8 +50,7 @@ def load_engine(
         device: where the model computes, as torch names it.
         cache_folder: where GGUF files are expanded.
         progress: told before something slow happens.
-        clock: seconds, monotonic; without one prefill is not timed, and
-            ``fingerprint.ASSUMED_TOKENS_PER_S`` is taken.
+        clock: seconds, monotonic; prefill is timed with it.
 
     Raises:
         SetupError: the model, or one of the arguments, cannot be used as given.
