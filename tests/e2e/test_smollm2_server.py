@@ -98,11 +98,13 @@ def test_a_stream_ends_with_the_same_receipt_and_usage(client):
 
 def test_idle_work_makes_the_next_turn_warm_up_to_its_history(server, client):
     fresh = "You answer briefly and kindly, and you never use more words than needed. " * 9
-    first = ask(client, messages=messages("Name three colours.", fresh), max_tokens=80)
+    first = ask(
+        client, messages=messages("Tell me a long story about a ship.", fresh), max_tokens=80
+    )
     server.client.wait("idle work", lambda status: status["idle_work"] == 0, timeout_s=60)
     answer = first.choices[0].message.content
     history = [
-        *messages("Name three colours.", fresh),
+        *messages("Tell me a long story about a ship.", fresh),
         {"role": "assistant", "content": answer},
         {"role": "user", "content": "And one animal?"},
     ]
