@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from rich.console import Console
 
@@ -31,22 +30,17 @@ app.add_typer(cache_commands.app, name="cache")
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     try:
-        result = app(args=list(arguments), standalone_mode=False)
+        app(args=list(arguments))
+    except SystemExit as stop:  # how typer ends: usage errors are 2
+        return stop.code if isinstance(stop.code, int) else exits.OK
     except SurefootError as error:
         print(f"surefoot: {error}", file=sys.stderr)
         return exits.exit_code(error)
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        return 130
     except Exception:  # noqa: BLE001  the outermost edge: a bug is shown whole, with its own code
         traceback.print_exc()
         print("surefoot: internal error; please report the lines above", file=sys.stderr)
         return exits.INTERNAL
-    return result if isinstance(result, int) else exits.OK
+    return exits.OK
 
 
 def _default(setting: settings.Setting) -> Any:
@@ -110,9 +104,9 @@ def serve(
     queue_bytes: Annotated[str, typer.Option(help=settings.QUEUE_BYTES.reason)] = str(
         settings.QUEUE_BYTES.default
     ),
-) -> int:
+) -> None:
     """Serve MODEL over OpenAI-shaped HTTP, in the foreground, until SIGTERM or Ctrl-C."""
-    from surefoot.cli.serve import ServeOptions, serve_forever  # noqa: PLC0415  imports torch
+    from surefoot.cli.serve import ServeOptions, serve_forever  # noqa: PLC0415  start-up stays quick
 
     options = ServeOptions(
         model=model,
@@ -134,7 +128,7 @@ def serve(
         io_threads=settings.at_least(1, io_threads, flag="--io-threads"),
         queue_bytes=settings.parse_bytes(queue_bytes, flag="--queue-bytes"),
     )
-    return serve_forever(options)
+    raise typer.Exit(serve_forever(options))
 
 
 @app.command()
@@ -144,7 +138,7 @@ def demo(
     calls: Annotated[int, typer.Option(help="calls of each conversation to replay")] = 5,
     every: Annotated[bool, typer.Option("--all", help="replay every call")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print rows as JSON lines")] = False,
-) -> int:
+) -> None:
     """Replay recorded agent conversations cold, from RAM and from SSD; compare every bit."""
     from surefoot.bench.demo import run_demo  # noqa: PLC0415  start-up stays quick
     from surefoot.bench.replay import recorded_calls  # noqa: PLC0415
@@ -159,7 +153,7 @@ def demo(
             on_process=table.process,
             on_row=table.row,
         )
-    return exits.OK if table.verdict(rows) else exits.DIFFERS
+    raise typer.Exit(exits.OK if table.verdict(rows) else exits.DIFFERS)
 
 
 @app.command()
@@ -167,7 +161,7 @@ def bench(
     name: Annotated[str, typer.Argument(help="A table's name, or all.")] = "all",
     *,
     as_json: Annotated[bool, typer.Option("--json", help="print figures as JSON")] = False,
-) -> int:
+) -> None:
     """Measure and print the benchmark tables."""
     from surefoot.bench.tables import run_tables  # noqa: PLC0415  imports torch
 
@@ -175,4 +169,3 @@ def bench(
     results = run_tables(name, models=cache_folder(), say=console.print)
     if as_json:
         print(json.dumps(results, indent=2))
-    return exits.OK

@@ -29,12 +29,12 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 @app.command()
-def stats(*, store: StoreFlag = "", as_json: JsonFlag = False) -> int:
+def stats(*, store: StoreFlag = "", as_json: JsonFlag = False) -> None:
     """Show how much is stored, and of which models."""
     found = store_stats(_folder(store))
     if as_json:
         print(json.dumps(found, indent=2))
-        return exits.OK
+        return
     console = Console()
     console.print(
         f"{found['store']}: {found['parts']} records, {_size(found['bytes'])}, open by "
@@ -46,17 +46,16 @@ def stats(*, store: StoreFlag = "", as_json: JsonFlag = False) -> int:
     for model, one in found["models"].items():
         table.add_row(model[:16], str(one["parts"]), _size(one["bytes"]), _ago(one["last_open"]))
     console.print(table)
-    return exits.OK
 
 
 @app.command()
-def ls(*, store: StoreFlag = "", as_json: JsonFlag = False) -> int:
+def ls(*, store: StoreFlag = "", as_json: JsonFlag = False) -> None:
     """List every stored part by name; no prompt text, no tokens."""
     entries = store_entries(_folder(store))
     if as_json:
         for entry in entries:
             print(json.dumps(entry._asdict()))
-        return exits.OK
+        return
     table = Table("block", "group", "tokens", "bytes", "last used")
     for entry in entries:
         span = f"{entry.start}-{entry.end}"
@@ -64,11 +63,10 @@ def ls(*, store: StoreFlag = "", as_json: JsonFlag = False) -> int:
             entry.name[:16], entry.group, span, _size(entry.nbytes), _ago(entry.last_used)
         )
     Console().print(table)
-    return exits.OK
 
 
 @app.command()
-def verify(*, store: StoreFlag = "", as_json: JsonFlag = False) -> int:
+def verify(*, store: StoreFlag = "", as_json: JsonFlag = False) -> None:
     """Read every record, check every byte, delete what is not what was sealed."""
     found = verify_store(_folder(store), _Progress("verified"))
     if as_json:
@@ -78,7 +76,7 @@ def verify(*, store: StoreFlag = "", as_json: JsonFlag = False) -> int:
             f"{found.verified} of {found.records} records verified ({_size(found.nbytes)}), "
             f"{found.corrupt} corrupt and deleted, {found.failed} unreadable"
         )
-    return exits.OK if not (found.corrupt or found.failed) else exits.DIFFERS
+    raise typer.Exit(exits.DIFFERS if found.corrupt or found.failed else exits.OK)
 
 
 @app.command()
@@ -89,7 +87,7 @@ def gc(
         settings.SSD_BYTES.default
     ),
     as_json: JsonFlag = False,
-) -> int:
+) -> None:
     """Remove records of models long unused, parts nobody can restore, and what is over quota."""
     quota = settings.parse_bytes(ssd_bytes, flag="--ssd-bytes")
     found = collect(_folder(store), ssd_bytes=quota, now=time.time())
@@ -100,7 +98,6 @@ def gc(
             f"removed {found.parts} records ({_size(found.nbytes)}), "
             f"{found.orphans} of them of models long unused"
         )
-    return exits.OK
 
 
 def _folder(store: str) -> Path:

@@ -26,7 +26,6 @@ from surefoot import identity, settings
 from surefoot.cache import Cache, open_cache
 from surefoot.chat import load_chat
 from surefoot.cli.folders import cache_folder
-from surefoot.engine.hf import load_engine
 from surefoot.errors import SetupError
 from surefoot.receipt import Receipt
 from surefoot.scheduler import Limits, Scheduler, Turns
@@ -151,6 +150,9 @@ async def _serve(options: ServeOptions, listener: socket.socket) -> int:
 
 def _load(options: ServeOptions, live: Live) -> None:
     """Load the model and open the store; afterwards ``live`` can answer."""
+    # Importing torch takes seconds: what can be refused without it is refused before.
+    from surefoot.engine.hf import load_engine  # noqa: PLC0415
+
     started = time.monotonic()
     engine = load_engine(
         options.model,
