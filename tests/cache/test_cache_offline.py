@@ -82,7 +82,7 @@ def test_collection_removes_orphans_only_of_models_open_nowhere(bench, server):
     assert found.orphans == (0 if server else parts)
     assert len(bench.records()) == parts - found.parts
     if server:
-        plan, restored = take_turn(server, TOKENS)
+        _, restored = take_turn(server, TOKENS)
         assert restored.sources == {"ssd": 40}
 
 

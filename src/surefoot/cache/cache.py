@@ -180,6 +180,8 @@ class Cache:
         """
         with self._lock:
             self._see(block.name)
+            # A fenced part is pinned still: stored anew only once its last borrower let go (I7).
+            parts = [one for one in parts if not self._holds.fenced((block.name, one[0].group))]
             stored, durable = self._contents(block.name)
             if any(stored.get(part.group, content) != content for part, content in parts):
                 self._disagree(block.name)
@@ -187,7 +189,6 @@ class Cache:
             added = [
                 self._keep(block, part, content, durable=part.group in durable, turn=turn)
                 for part, content in parts
-                if not self._holds.fenced((block.name, part.group))
             ]
         if not any(added):
             return 0

@@ -29,7 +29,7 @@ NAMES_PER_QUERY = 16_000  # SQLite takes 32,766 variables in a statement
 CHILDREN_MAX = 64  # compared to say where a prompt left the stored ones
 WAIT_S = 5.0  # for another process's write
 
-# The checks are what ``quick_check`` holds a damaged file against when it is opened.
+# The checks are what ``integrity_check`` holds a damaged file against when it is opened.
 _TABLES = f"""
 CREATE TABLE models (
     model BLOB PRIMARY KEY CHECK (length(model) = 32), last_open REAL NOT NULL, laws TEXT
@@ -344,7 +344,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
         return
     if version != VERSION:
         raise sqlite3.DatabaseError(f"inventory version {version}")
-    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if verdict != "ok":
         raise sqlite3.DatabaseError(verdict)
     counted = connection.execute("SELECT coalesce(sum(bytes), 0), count(*) FROM parts").fetchone()

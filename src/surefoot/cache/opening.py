@@ -10,13 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from surefoot.cache.cache import Cache, Lanes
 from surefoot.cache.courier import Job, Lane
 from surefoot.cache.folder import SECRET_BYTES, Folder, RandomBytes
 from surefoot.cache.inventory import Inventory, open_inventory
 from surefoot.cache.lifecycle import Holds
-from surefoot.cache.quota import encode_laws
+from surefoot.cache.quota import encode_laws, laws_of
 from surefoot.cache.ram import RamShelf
 from surefoot.cache.reconcile import reconcile
 from surefoot.cache.ssd import Quota, SsdShelf
@@ -50,7 +51,7 @@ def open_cache(
     random_bytes: RandomBytes = os.urandom,
     make_tier: Callable[[Path, str], SsdTier] = real_tier,
 ) -> Cache:
-    """Open the cache of one model; ``close`` it to give up its lock and its threads.
+    """Open the cache of one model; closing it gives up its lock and its threads.
 
     Args:
         model: the model's name; parts of other models in the store are left alone until evicted.
@@ -70,50 +71,36 @@ def open_cache(
         SetupError: the store folder cannot be used.
     """
     holds = Holds()
-    ram = RamShelf(
-        RamTier(),
-        capacity=ram_bytes,
-        laws={group.name: group.law for group in groups},
-        pinned=holds.pinned_keys,
-    )
+    ram = RamShelf(RamTier(), capacity=ram_bytes, laws=laws_of(groups), pinned=holds.pinned_keys)
     lanes = Lanes(
         Lane("read", threads=io_threads, queue_bytes=queue_bytes, clock=clock),
         Lane("write", threads=1, queue_bytes=queue_bytes, clock=clock),
     )
-    ssd: SsdShelf | None = None
-    on_close: Callable[[], None] = _nothing
+    opened = _Opened(None, b"", _nothing)
     if store is None:
-        secret = random_bytes(SECRET_BYTES)
+        opened = opened._replace(secret=random_bytes(SECRET_BYTES))
     else:
-        folder, writer = Folder(store), random_bytes(WRITER_BYTES).hex()
-        folder.create()
-        secret = folder.secret(random_bytes)
-        tier = make_tier(folder.records, writer)
-        membership = _Membership(folder, writer, model, encode_laws(groups), wall_clock)
-        inventory = membership.enter(tier)
-        ssd = SsdShelf(
-            tier,
-            inventory,
-            owner=writer,
-            quota=Quota(ssd_bytes, free_floor_bytes, folder.free_bytes),
+        place, writer = Folder(store), random_bytes(WRITER_BYTES).hex()
+        opened = _open_store(
+            _Membership(place, writer, model, encode_laws(groups), wall_clock),
+            make_tier=make_tier,
+            quota=Quota(ssd_bytes, free_floor_bytes, place.free_bytes),
             holds=holds,
-            evicting=folder.evicting,
-            open_models=lambda: open_models(folder),
-            wall_clock=wall_clock,
+            random_bytes=random_bytes,
         )
-        lanes.writes.submit(Job(ssd.fit, 0))
-        on_close = partial(membership.leave, inventory)
+    if opened.ssd:
+        lanes.writes.submit(Job(opened.ssd.fit, 0))
     return Cache(
         model=model,
         groups=groups,
         ram=ram,
-        ssd=ssd,
+        ssd=opened.ssd,
         holds=holds,
         lanes=lanes,
         clock=clock,
         wall_clock=wall_clock,
-        secret=secret,
-        on_close=on_close,
+        secret=opened.secret,
+        on_close=opened.close,
     )
 
 
@@ -172,6 +159,38 @@ class _Membership:
             inventory.open_model(self.model, at=self.wall_clock(), laws=self.laws)
         inventory.close()
         self.folder.close(self.writer)
+
+
+class _Opened(NamedTuple):
+    ssd: SsdShelf | None
+    secret: bytes
+    close: Callable[[], None]
+
+
+def _open_store(
+    membership: _Membership,
+    *,
+    make_tier: Callable[[Path, str], SsdTier],
+    quota: Quota,
+    holds: Holds,
+    random_bytes: RandomBytes,
+) -> _Opened:
+    folder = membership.folder
+    folder.create()
+    secret = folder.secret(random_bytes)
+    tier = make_tier(folder.records, membership.writer)
+    inventory = membership.enter(tier)
+    ssd = SsdShelf(
+        tier,
+        inventory,
+        owner=membership.writer,
+        quota=quota,
+        holds=holds,
+        evicting=folder.evicting,
+        open_models=partial(open_models, folder),
+        wall_clock=membership.wall_clock,
+    )
+    return _Opened(ssd, secret, partial(membership.leave, inventory))
 
 
 def _nothing() -> None:

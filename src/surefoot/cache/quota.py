@@ -66,6 +66,11 @@ def orphans(
     return [model for _, model in sorted(old)]
 
 
+def laws_of(groups: Sequence[Group]) -> dict[str, Law]:
+    """Return each group's law by its name."""
+    return {group.name: group.law for group in groups}
+
+
 def encode_laws(groups: Sequence[Group]) -> str:
     """Return the laws of a model's groups as text, for whoever evicts without the model."""
     return json.dumps({group.name: _encode(group.law) for group in groups}, sort_keys=True)
