@@ -1,0 +1,55 @@
+"""Sizes are read as people write them; everything else is one sentence that names the flag."""
+
+from pathlib import Path
+
+import pytest
+
+from surefoot import settings
+from surefoot.errors import SetupError
+from surefoot.settings import Setting, at_least, parse_bytes, parse_store
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("0", 0),
+        ("1234", 1234),
+        ("40MB", 40 * 10**6),
+        ("40 mb", 40 * 10**6),
+        ("2GiB", 2 * 2**30),
+        ("1.5KiB", 1536),
+        ("7B", 7),
+        ("3TB", 3 * 10**12),
+    ],
+)
+def test_a_size_is_bytes_or_a_number_with_a_unit(text, nbytes):
+    assert parse_bytes(text, flag="--ram-bytes") == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "many", "-1", "1e9", "12 parsecs", "1 2", "nan", "MB"])
+def test_what_is_no_size_is_refused_by_flag_and_value(text):
+    with pytest.raises(SetupError, match="--ram-bytes") as refused:
+        parse_bytes(text, flag="--ram-bytes")
+    assert repr(text) in str(refused.value)
+
+
+def test_a_store_is_off_the_default_or_a_folder():
+    default = Path("/default")
+    assert parse_store("off", default=default) is None
+    assert parse_store("", default=default) == default
+    assert parse_store("~/x", default=default) == Path.home() / "x"
+
+
+def test_a_number_below_its_least_is_refused():
+    assert at_least(1, 1, flag="--threads") == 1
+    with pytest.raises(SetupError, match="--threads 0 is too small: it must be at least 1"):
+        at_least(1, 0, flag="--threads")
+
+
+def test_every_setting_has_a_reason_and_a_default_of_its_kind():
+    every = {name: one for name, one in vars(settings).items() if isinstance(one, Setting)}
+    assert len(every) > 10
+    for name, one in every.items():
+        assert len(one.reason.split()) >= 4, name
+        if name.endswith("_BYTES") or name == "FREE_FLOOR":
+            assert parse_bytes(str(one.default), flag=name) > 0
