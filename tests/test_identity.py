@@ -330,6 +330,27 @@ def test_two_salts_share_no_block_and_no_feature():  # I9
     assert len(set(blocks + features)) == 4 * len(salts)
 
 
+def flipped(name):
+    """Return every name that differs from ``name`` in one byte."""
+    return [name[:at] + bytes([name[at] ^ 1]) + name[at + 1 :] for at in range(len(name))]
+
+
+def test_no_byte_of_a_name_is_left_out_of_the_names_built_on_it():  # I1, I9
+    media = MediaName(bytes(range(32)))
+
+    def built(model=MODEL, salt=SALT, item=media):
+        prompt = Prompt.of(range(2), (MediaSpan(0, 1, item),))
+        return name_blocks(prompt, (2,), model, salt)[0].name, feature_name(model, salt, item)
+
+    others = [
+        *(built(model=ModelName(one)) for one in flipped(MODEL)),
+        *(built(salt=Salt(one)) for one in flipped(SALT)),
+        *(built(item=MediaName(one)) for one in flipped(media)),
+    ]
+    names = [name for pair in (built(), *others) for name in pair]
+    assert len(set(names)) == 2 * (1 + 3 * 32)
+
+
 def test_features_depend_on_the_model_and_on_the_item():
     model_media = itertools.product((MODEL, OTHER_MODEL), MEDIA)
     assert len({feature_name(model, SALT, media) for model, media in model_media}) == 6

@@ -125,6 +125,7 @@ def test_what_does_not_apply_is_null():
     assert {name for name, value in wire.items() if value is None} == NULLABLE
     assert wire["timings_ms"]["ttft"] is None
     assert (wire["exact"], wire["decode"], wire["media"]) == ("bitwise", "alone", [])
+    assert (wire["sources"], wire["committed_tokens"], wire["salted"]) == ({}, 0, False)
 
 
 def test_the_wire_form_is_plain_json():
