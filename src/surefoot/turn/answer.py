@@ -97,29 +97,35 @@ def _prefill(run: Run, prompt: Prompt, blocks: Sequence[Block], ledger: Ledger) 
 
     Yields between units, not after the last one: the first token belongs to the tail's unit.
     """
-    serving = ledger.serving
-    limit = sum(block.end < len(prompt) for block in blocks)  # at least one token is computed (I4)
-    contents: Contents = {}
-    plan = None
-    if serving.engine.unsupported is None:
-        ledger.plan = plan = serving.cache.plan(blocks, limit=limit)
-        contents |= _restore(run, plan, ledger)
-    else:
-        ledger.miss = Miss.UNSUPPORTED
+    cache = ledger.serving.cache
     ends = [block.end for block in blocks if block.end < len(prompt)] + [len(prompt)]
+    limit = len(ends) - 1  # at least one token is computed (I4)
+    if ledger.serving.engine.unsupported is not None:
+        ledger.miss = Miss.UNSUPPORTED
+        yield from _compute(run, ends, {}, ledger)
+        return
+    ledger.plan = plan = cache.plan(blocks, limit=limit)
+    with cache.pinned(plan):
+        contents = _restore(run, plan, ledger)
+        yield from _compute(run, ends, contents, ledger)
+    if limit:
+        _digest_state(blocks[:limit], contents, ledger)
+
+
+def _compute(run: Run, ends: Sequence[int], contents: Contents, ledger: Ledger) -> Iterator[Unit]:
+    """Prefill from where the run stands to the last end, noting the contents of what is cut."""
+    clock, plan = ledger.serving.clock, ledger.plan
     for index, end in enumerate(ends):
         if end <= run.position:
             continue
-        started = serving.clock()
+        started = clock()
         run.prefill(end)
         ledger.position = run.position
-        if plan and index < len(blocks):
+        if plan is not None and index < len(plan.blocks):
             contents |= _commit(run, plan, index, ledger)
-        ledger.prefill_s += serving.clock() - started
-        if end < len(prompt):
+        ledger.prefill_s += clock() - started
+        if end < ends[-1]:
             yield None
-    if plan and limit:
-        _digest_state(blocks[:limit], contents, ledger)
 
 
 def _restore(run: Run, plan: Plan, ledger: Ledger) -> Contents:
@@ -151,7 +157,7 @@ def _commit(run: Run, plan: Plan, index: int, ledger: Ledger) -> Contents:
     kept = cache.kept_groups(plan, index, prompt_tokens=ledger.prompt_tokens)
     parts = [(part, content(part)) for part in run.cut(block.start, kept)]
     if ledger.request.mode.writes:
-        ledger.committed_tokens += cache.commit(block, parts)
+        ledger.committed_tokens += cache.commit(block, parts, turn=plan)
     return {(part.group, index): digest for part, digest in parts}
 
 
