@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from scripted import CHAT, ScriptedTicket, Server, done
@@ -122,6 +123,29 @@ def test_a_stream_that_cannot_be_sent_cancels_its_turn(caplog):
     assert "bug" not in caplog.text
 
 
+def test_a_client_that_leaves_while_nothing_can_be_sent_to_it_cancels_its_turn():
+    async def story():
+        server = Server(lambda request: [Delta("Hel", ())])
+        client = Client(server, stream=True)
+        stuck = asyncio.Event()
+
+        async def blocked(message):
+            stuck.set()
+            await asyncio.Event().wait()
+
+        client.sent.put = blocked
+        client.start()
+        ticket = await submitted(server)
+        await stuck.wait()
+        client.left.set()
+        while not ticket.cancelled.is_set():
+            await asyncio.sleep(0)  # one turn of the loop, not a time
+        assert not client.task.done()
+        client.task.cancel()
+
+    run(story())
+
+
 def test_tokens_are_sent_as_they_come():
     async def story():
         server = Server(lambda request: [])
@@ -157,6 +181,23 @@ def test_a_client_that_reads_slowly_does_not_hold_the_engine():
         server.turns.deliver(done())
         reading.set()
         await client.text("<999>")
+        await client.text("[DONE]")
+        await client.task
+
+    run(story())
+
+
+def test_an_event_from_the_engine_thread_is_handed_to_the_loop():
+    async def story():
+        # In debug mode asyncio refuses what another thread may not do.
+        asyncio.get_running_loop().set_debug(True)
+        server = Server(lambda request: [])
+        client = Client(server, stream=True).start()
+        await submitted(server)
+        with ThreadPoolExecutor(1) as engine:
+            engine.submit(server.turns.deliver, Delta("one", ())).result()
+            await client.text("one")
+            engine.submit(server.turns.deliver, done()).result()
         await client.text("[DONE]")
         await client.task
 

@@ -29,11 +29,6 @@ def _rule(text: str, **limits: Any) -> Any:
     return Field(default=None, description=text, **limits)
 
 
-def _number(text: str, **limits: Any) -> Any:
-    # NaN is below and above nothing, so limits alone would let it pass.
-    return _rule(text, allow_inf_nan=False, **limits)
-
-
 def _needed(text: str, **limits: Any) -> Any:
     return Field(description=text, **limits)
 
@@ -50,18 +45,18 @@ class Generation(BaseModel):
 
     model: str = _needed("the id of the served model")
     max_tokens: int | None = _rule("a whole number of at least 1", ge=1)
-    temperature: float | None = _number("a number from 0 to 2", ge=0, le=2)
-    top_p: float | None = _number("a number above 0 and at most 1", gt=0, le=1)
+    temperature: float | None = _rule("a number from 0 to 2", ge=0, le=2)
+    top_p: float | None = _rule("a number above 0 and at most 1", gt=0, le=1)
     top_k: int | None = _rule("a whole number of at least 0 (0: off)", ge=0)
-    min_p: float | None = _number("a number from 0 to 1 (0: off)", ge=0, le=1)
+    min_p: float | None = _rule("a number from 0 to 1 (0: off)", ge=0, le=1)
     seed: int | None = _rule(f"a whole number from 0 to {MOST_SEED}", ge=0, le=MOST_SEED)
     stop: Any = _any_of(
         f"a string or a list of at most {MOST_STOPS} strings, each of 1 to "
         f"{MOST_STOP_CHARACTERS} characters"
     )
-    presence_penalty: float | None = _number("a number from -2 to 2", ge=-2, le=2)
-    frequency_penalty: float | None = _number("a number from -2 to 2", ge=-2, le=2)
-    repetition_penalty: float | None = _number("a number above 0 and at most 2", gt=0, le=2)
+    presence_penalty: float | None = _rule("a number from -2 to 2", ge=-2, le=2)
+    frequency_penalty: float | None = _rule("a number from -2 to 2", ge=-2, le=2)
+    repetition_penalty: float | None = _rule("a number above 0 and at most 2", gt=0, le=2)
     logit_bias: Any = _any_of("an object from token ids to numbers from -100 to 100")
     stream: bool | None = _rule("true or false")
     stream_options: Any = _any_of(
