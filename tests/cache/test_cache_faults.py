@@ -321,6 +321,27 @@ def test_a_part_that_failed_under_another_turn_is_fenced_until_that_turn_ends(be
         assert cache.plan(BLOCKS, limit=10).boundary == 10
 
 
+@pytest.mark.parametrize("how", ["damaged", "disagreed with"])
+def test_a_ram_part_under_another_turn_is_fenced_as_well(how):
+    with Bench(None, ROWS_ONLY).open() as cache:
+        take_turn(cache, TOKENS)
+        other = cache.plan(BLOCKS, limit=10)
+        with cache.pinned(other):
+            key = (BLOCKS[6].name, "rows")
+            if how == "damaged":
+                cache._ram._tier.put(record_key(*key), cache._ram.get(key)[:-1] + b"\xff")
+                _, restored = plan_and_restore(cache)
+                assert (restored.boundary, restored.miss_reason) == (6, Miss.CORRUPT)
+            else:
+                assert commit(cache, BLOCKS[6], spoil=True) == 0
+            assert cache._ram.get(key) is not None  # I7
+            plan = cache.plan(BLOCKS, limit=10)
+            assert (plan.boundary, plan.miss_reason) == (6, Miss.CORRUPT)  # I8
+        assert cache._ram.get(key) is None
+        assert commit(cache, BLOCKS[6]) == 4
+        assert cache.plan(BLOCKS, limit=10).boundary == 10
+
+
 def test_an_eviction_leaves_what_a_turn_planned_on(bench):
     with bench.open() as cache:
         plan = cache.plan(BLOCKS[:6], limit=6)

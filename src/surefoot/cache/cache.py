@@ -383,11 +383,9 @@ class Cache:
         """Return the content digests of a block's parts, and which are on SSD or on their way."""
         _, leaving = self._holds.barred()  # first, as in ``_stored``
         on_ssd, _ = self._ssd_contents([name])
-        pending = {key: content for key, (_, content) in self._holds.pending().items()}
+        pending = self._holds.pending_contents((name, group) for group in self._by_name)
         durable = {
-            group: content
-            for (block, group), content in {**on_ssd, **pending}.items()
-            if block == name and (block, group) not in leaving
+            key[1]: content for key, content in {**on_ssd, **pending}.items() if key not in leaving
         }
         in_ram = {
             group: content

@@ -49,6 +49,7 @@ class Lane:
         self._changed = Condition()
         self._queue: deque[Job] = deque()
         self._running: list[Job] = []
+        self._waiting_bytes = 0  # of jobs that are queued or run
         self._stalled = 0
         self._stalls = 0
         self._live: list[Thread] = []
@@ -79,11 +80,12 @@ class Lane:
         with self._changed:
             self._raise_bug()
             self._leave_behind_slow(WRITE_STALL_S)
-            waiting = sum(one.nbytes for one in (*self._queue, *self._running))
+            waiting = self._waiting_bytes
             full = job.nbytes and waiting and waiting + job.nbytes > self._queue_bytes
             if full or self._closed or self._stalled >= self._threads + SPARE_THREADS:
                 return False
             self._queue.append(job)
+            self._waiting_bytes += job.nbytes
             self._staff()
             self._changed.notify_all()
             return True
@@ -96,6 +98,7 @@ class Lane:
             for job in jobs:
                 with suppress(ValueError):
                     self._queue.remove(job)
+                    self._waiting_bytes -= job.nbytes
             self._abandon(left)
             return len(left)
 
@@ -160,6 +163,7 @@ class Lane:
             self._stalled -= 1
         else:
             self._running.remove(job)
+            self._waiting_bytes -= job.nbytes
         self._changed.notify_all()
 
     def _wait_for_job(self) -> bool:
@@ -184,6 +188,7 @@ class Lane:
         for job in jobs:
             job.left_behind = True
             self._running.remove(job)
+            self._waiting_bytes -= job.nbytes
             self._stalled += 1
             self._stalls += 1
         if jobs:

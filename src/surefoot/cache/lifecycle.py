@@ -169,8 +169,7 @@ class Holds:
         with self._lock:
             return dict(self._pending)
 
-    def pending_content(self, key: PartKey) -> bytes | None:
-        """Return the content digest of a part that waits to be written."""
+    def pending_contents(self, keys: Iterable[PartKey]) -> dict[PartKey, bytes]:
+        """Return the content digests of those parts that wait to be written."""
         with self._lock:
-            found = self._pending.get(key)
-            return found[1] if found else None
+            return {key: self._pending[key][1] for key in keys if key in self._pending}
