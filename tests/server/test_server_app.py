@@ -193,6 +193,19 @@ def test_while_loading_what_needs_the_model_is_503():
     assert server.chat().status_code == 200
 
 
+def test_while_loading_keys_are_checked_and_not_yet_named():
+    def no_secret_yet(key):
+        raise AssertionError("the store is not open")
+
+    server = Server(loading=True, api_keys=("k",), key_id=no_secret_yet)
+    headers = {"authorization": "Bearer k"}
+    error(server.chat(headers=headers), 503)
+    error(server.get("/v1/cache", headers=headers), 503)
+    assert server.get("/v1/models", headers=headers).status_code == 200
+    assert server.get("/metrics", headers=headers).status_code == 200
+    error(server.chat(), 401)
+
+
 def test_the_one_model_is_listed_and_shown():
     server = Server(model="org/name")
     model = {

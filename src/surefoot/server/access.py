@@ -11,7 +11,6 @@ from ipaddress import ip_address
 from starlette.datastructures import Headers
 
 from surefoot.errors import NotAuthorized
-from surefoot.identity import KeyId
 from surefoot.server.config import ServerConfig
 from surefoot.server.refusals import Forbidden
 
@@ -40,8 +39,8 @@ class Access:
                 f"Origin {origin[:100]!r} may not use this server", code="origin_not_allowed"
             )
 
-    def key(self, headers: Headers) -> KeyId | None:
-        """Return the caller's key id; None where this server has no keys.
+    def check_key(self, headers: Headers) -> str | None:
+        """Return the API key that was sent; None where this server has none.
 
         Raises:
             NotAuthorized: no key was sent, or one that is not known.
@@ -56,7 +55,7 @@ class Access:
         matches = [hmac.compare_digest(sent.strip().encode(), key.encode()) for key in keys]
         if not any(matches):
             raise NotAuthorized("this API key is not known to this server")
-        return self._config.key_id(keys[matches.index(True)])
+        return keys[matches.index(True)]
 
     def check_admin(self, headers: Headers) -> None:
         """Refuse whoever may not see the admin pages.
@@ -66,7 +65,7 @@ class Access:
             Forbidden: anybody on the network could ask: there are no keys.
         """
         if self._config.api_keys:
-            self.key(headers)
+            self.check_key(headers)
         elif not self._loopback:
             raise Forbidden(
                 "admin pages are off: this server listens beyond this machine and has no API keys",

@@ -72,19 +72,19 @@ class _Routes:
 
     async def metrics(self, request: Request) -> Response:
         """Show the counters; with keys, they need one."""
-        self._access.key(request.headers)
+        self._access.check_key(request.headers)
         loading = self._backend.turns is None
         text = self._backend.metrics.text(None if loading else self._backend.status())
         return Response(text, media_type=PROMETHEUS)
 
     async def models(self, request: Request) -> Response:
         """List the one model."""
-        self._access.key(request.headers)
+        self._access.check_key(request.headers)
         return JSONResponse({"object": "list", "data": [self._model()]})
 
     async def model(self, model: str, request: Request) -> Response:
         """Show the one model."""
-        self._access.key(request.headers)
+        self._access.check_key(request.headers)
         check_model(model, self._config)
         return JSONResponse(self._model())
 
@@ -114,8 +114,10 @@ class _Routes:
         return refuse(wrong(f"{place}: {error.detail}"), self._config.random_id)
 
     async def _answer(self, request: Request, read: Read, shape_of: type[Shape]) -> Response:
-        key = self._access.key(request.headers)
+        api_key = self._access.check_key(request.headers)
         turns = self._turns()
+        # The secret that names keys is the store's, which is open once there are turns.
+        key = None if api_key is None else self._config.key_id(api_key)
         body = parse_object(await _body(request, self._config.limits.body_bytes))
         asked = read(body, request.headers, self._config, key)
         shape = shape_of(asked, self._config.model, self._config.now())
