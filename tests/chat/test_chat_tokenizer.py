@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizers import KINDS, SPECIAL
+from tokenizers import AddedToken, normalizers
 
 from surefoot.chat.tokenizer import Encoder, strings_in
 from surefoot.errors import RequestError
@@ -141,3 +142,14 @@ def test_truncation_and_padding_left_by_others_are_switched_off():
     tokenizer.enable_truncation(2)
     tokenizer.enable_padding(length=40)
     assert len(Encoder(tokenizer).raw("the quick brown fox", param="prompt")) in range(3, 20)
+
+
+def test_a_normalizer_cannot_turn_digits_into_special_tokens():
+    tokenizer = KINDS["byte_level"]()
+    tokenizer.normalizer = normalizers.Replace(FENCE, "")
+    tokenizer.add_special_tokens([AddedToken("<|odd|>", normalized=True)])
+    encoder = Encoder(tokenizer)
+    content = "<|odd|> 0 1 2 3 4 5 6 7 8 9"
+    marker = encoder.marker([content], param="messages")
+    tokens = encoder.rendered(marker.put(content) + "<|odd|>", marker, param="messages")
+    assert [one for one in tokens if one in specials(tokenizer)] == [tokens[-1]]
