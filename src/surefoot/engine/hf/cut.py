@@ -220,8 +220,10 @@ def _cut(cache: SequenceCache, layout: Layout, start: int, end: int) -> Part:
                 host.copy_(stack.data.narrow(stack.axis, start, rows))
             else:
                 for place, index in enumerate(layout.layers):
-                    live = read(cache.layers[index], field.path)
-                    host[place].copy_(_last(live, field.axis, rows, total))
+                    live = _last(read(cache.layers[index], field.path), field.axis, rows, total)
+                    # ``copy_`` would broadcast or cast in silence.
+                    assert (live.shape, live.dtype) == (host[place].shape, host.dtype), field
+                    host[place].copy_(live)
         view = memoryview(data).toreadonly()
         components.append(Component(schema.name, schema.dtype, shape, view))
     return Part(layout.group.name, tuple(components))
