@@ -187,3 +187,18 @@ def test_spans_may_touch_each_other_and_the_edge():
 def test_ids_hold_whole_tokens(ids):
     with pytest.raises(AssertionError):
         Prompt(ids)
+
+
+def test_a_leading_part_keeps_what_stands_there_of_the_media():
+    media = (MediaSpan(1, 3, b"a"), MediaSpan(6, 2, b"b"))
+    whole = Prompt.of(range(10), media)
+    for end in range(11):
+        part = whole.upto(end)
+        assert part.tokens() == list(range(end))
+        covered = {(at, s.media) for s in part.media for at in range(s.start, s.end)}
+        wanted = {(at, s.media) for s in media for at in range(s.start, s.end) if at < end}
+        assert covered == wanted
+
+
+def test_bytes_are_integers_and_not_memory():
+    assert Prompt.of(b"\x01\x02\x03").tokens() == [1, 2, 3]

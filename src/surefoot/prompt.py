@@ -64,6 +64,15 @@ class Prompt:
     def __len__(self) -> int:
         return len(self.ids) // TOKEN_BYTES
 
+    def upto(self, end: int) -> "Prompt":
+        """Return the prompt's first ``end`` tokens, with what stands there of its media."""
+        media = tuple(
+            MediaSpan(span.start, min(span.end, end) - span.start, span.media)
+            for span in self.media
+            if span.start < end
+        )
+        return Prompt(self.ids[: end * TOKEN_BYTES], media)
+
     def tokens(self, start: int = 0, end: int | None = None) -> list[int]:
         """Return the token ids in ``[start, end)``; the whole prompt by default."""
         stop = len(self) if end is None else end

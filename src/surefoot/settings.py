@@ -6,6 +6,7 @@ A size is bytes, or a number with a unit: ``40MB`` is 40 * 10^6, ``2GiB`` is 2 *
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from surefoot.errors import SetupError
 
@@ -23,11 +24,14 @@ SIZE_UNITS = {
 }
 
 
+Value = TypeVar("Value", int, float, str)
+
+
 @dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Generic[Value]):
     """One setting of ``surefoot serve``: its default and why it is that."""
 
-    default: int | float | str
+    default: Value
     reason: str
 
 

@@ -212,6 +212,15 @@ def test_idle_work_yields_to_a_request_at_the_end_of_a_unit(house):
     assert [r.kind for r in one.receipts] == [Kind.TURN, Kind.TURN, Kind.IDLE]
 
 
+def test_idle_work_may_read_what_a_turn_that_only_writes_has_stored(house):
+    one = house()
+    watch = one.submit(0, text="tell me something", seed=5, mode=CacheMode.WRITE)
+    one.scheduler.start()
+    assert watch.end().receipt.restored_tokens == 0
+    wait_for(one, lambda: one.scheduler.status()["idle_work"] == 0)
+    assert one.receipts[1].restored_tokens > 0
+
+
 def test_no_idle_work_for_a_turn_that_may_not_write(house):
     one = house()
     watches = [

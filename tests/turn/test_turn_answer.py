@@ -204,8 +204,9 @@ def test_stop_tokens_and_stop_strings_end_an_answer(place):
     cut, receipt = place.ask(tokens, max_tokens=12)
     assert (cut, receipt.finish) == (full[: full.index(full[4])], Finish.STOP)
     letter = chr(33 + full[2] % 90)
-    place.ask(tokens, max_tokens=12, stop=(letter,), ignore_eos=True)
+    cut, receipt = place.ask(tokens, max_tokens=12, stop=(letter,), ignore_eos=True)
     assert letter not in place.ledger.text
+    assert (len(cut), receipt.finish) == (3, Finish.STOP)
 
 
 def chat(*contents):
@@ -226,6 +227,7 @@ def test_idle_work_stores_the_next_turns_prefix_and_no_more(place):
     list(turn(ledger))
     (done,) = run_idle(place, request, ledger.text)
     assert done.receipt.kind is Kind.IDLE
+    assert done.receipt.prompt_tokens % C == 0
     assert done.receipt.committed_tokens > 0
     place.cache.drain(10)
     assert run_idle(place, request, ledger.text) == []
@@ -239,3 +241,29 @@ def test_idle_work_stores_the_next_turns_prefix_and_no_more(place):
     receipt = list(turn(second))[-1].receipt
     history = len(f"u:hello there;a:{ledger.text};")
     assert receipt.restored_tokens == history // C * C
+
+
+def test_the_digest_covers_every_part_that_the_state_needs(tmp_path):
+    place = Place(None, groups=GROUPS[:1])  # rows alone: later rows say nothing of earlier ones
+    tokens = prompts(3 * C + 1)
+    _, one = place.ask(tokens)
+    _, two = place.ask([tokens[0] + 1, *tokens[1:]])
+    assert one.state_tokens == two.state_tokens == 3 * C
+    assert one.state_digest != two.state_digest
+    place.cache.close()
+
+
+def test_parts_are_pinned_while_a_turn_prefills_and_free_after(place):
+    """What a running turn stands on or has committed stays, however full RAM is (I7)."""
+    pinned = []
+    tokens = prompts(4 * C + 1)
+    place.ask(tokens[: 2 * C + 1])
+    place.cache.drain(10)
+    place.engine.on_unit = lambda *unit: pinned.append(len(place.cache._holds.pinned_keys()))
+    place.ask(tokens, max_tokens=2)
+    restored = 2 + 2 + 1  # rows of two blocks, their windows, one snapshot
+    prefills = pinned[:3]
+    assert prefills[0] == restored
+    assert prefills == sorted(prefills)
+    assert prefills[-1] > restored
+    assert pinned[-1] == 0

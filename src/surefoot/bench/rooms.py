@@ -34,7 +34,7 @@ OVERHEAD_TOKENS = 4_000
 OVERHEAD_TARGET = 0.05
 DECODE_TARGETS = {100: 1.0, 4_000: 2.0}  # prefix tokens -> times transformers' own loop
 DECODE_STEPS = 32
-BLOCK = int(BLOCK_TOKENS.default)
+BLOCK = BLOCK_TOKENS.default
 
 
 def names(bench: Bench) -> Table:
@@ -144,7 +144,7 @@ def decode(bench: Bench) -> Table:
 def _engine(bench: Bench) -> HfEngine:
     return load_engine(
         MODEL,
-        threads=int(THREADS.default),
+        threads=THREADS.default,
         block_tokens=BLOCK,
         dtype=None,
         attention=None,

@@ -44,12 +44,13 @@ class Table:
         return [f"### {self.title}", "", head, rule, *rows, "", *targets]
 
 
-def run_tables(name: str, *, models: Path, say: Say) -> list[dict[str, Any]]:
+def run_tables(name: str, *, models: Path, wait_policy: str, say: Say) -> list[dict[str, Any]]:
     """Run the tables called ``name`` (or all), say their lines, and return them as JSON values.
 
     Args:
         name: a table's name, or ``all``.
         models: the folder where expanded models are kept.
+        wait_policy: what OMP_WAIT_POLICY is, for the line that says how this was measured.
         say: called with each line.
 
     Raises:
@@ -68,7 +69,7 @@ def run_tables(name: str, *, models: Path, say: Say) -> list[dict[str, Any]]:
     }
     if name != "all" and name not in every:
         raise SetupError(f"there is no benchmark {name!r}: choose all or one of {', '.join(every)}")
-    say(load_line())
+    say(load_line(wait_policy))
     results = []
     for title, measure in every.items():
         if name in ("all", title):
@@ -81,12 +82,12 @@ def run_tables(name: str, *, models: Path, say: Say) -> list[dict[str, Any]]:
     return results
 
 
-def load_line() -> str:
+def load_line(wait_policy: str) -> str:
     """Say what machine this is and what else it was doing."""
     load = " ".join(f"{one:.2f}" for one in os.getloadavg())
     return (
         f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
-        f"load averages {load}, OMP_WAIT_POLICY={os.environ.get('OMP_WAIT_POLICY', 'unset')}"
+        f"load averages {load}, OMP_WAIT_POLICY={wait_policy}"
     )
 
 

@@ -1,10 +1,12 @@
 """The commands, their flags and their help."""
 
 import json
+import os
 import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,8 +45,8 @@ def run(arguments: Sequence[str]) -> int:
     return exits.OK
 
 
-def _default(setting: settings.Setting) -> Any:
-    return setting.default
+def _flag(setting: settings.Setting[Any]) -> Any:
+    return typer.Option(help=setting.reason)
 
 
 @app.callback(invoke_without_command=True)
@@ -64,24 +66,14 @@ def serve(
         typer.Argument(help="A hub id, a folder, a .gguf file, or the built-in name smollm2."),
     ],
     *,
-    host: Annotated[str, typer.Option(help=settings.HOST.reason)] = str(settings.HOST.default),
-    port: Annotated[int, typer.Option(help=settings.PORT.reason)] = _default(settings.PORT),
-    store: Annotated[str, typer.Option(help=settings.STORE.reason)] = str(settings.STORE.default),
-    ram_bytes: Annotated[str, typer.Option(help=settings.RAM_BYTES.reason)] = str(
-        settings.RAM_BYTES.default
-    ),
-    ssd_bytes: Annotated[str, typer.Option(help=settings.SSD_BYTES.reason)] = str(
-        settings.SSD_BYTES.default
-    ),
-    free_floor: Annotated[str, typer.Option(help=settings.FREE_FLOOR.reason)] = str(
-        settings.FREE_FLOOR.default
-    ),
-    block_tokens: Annotated[int, typer.Option(help=settings.BLOCK_TOKENS.reason)] = _default(
-        settings.BLOCK_TOKENS
-    ),
-    threads: Annotated[int, typer.Option(help=settings.THREADS.reason)] = _default(
-        settings.THREADS
-    ),
+    host: Annotated[str, _flag(settings.HOST)] = settings.HOST.default,
+    port: Annotated[int, _flag(settings.PORT)] = settings.PORT.default,
+    store: Annotated[str, _flag(settings.STORE)] = settings.STORE.default,
+    ram_bytes: Annotated[str, _flag(settings.RAM_BYTES)] = settings.RAM_BYTES.default,
+    ssd_bytes: Annotated[str, _flag(settings.SSD_BYTES)] = settings.SSD_BYTES.default,
+    free_floor: Annotated[str, _flag(settings.FREE_FLOOR)] = settings.FREE_FLOOR.default,
+    block_tokens: Annotated[int, _flag(settings.BLOCK_TOKENS)] = settings.BLOCK_TOKENS.default,
+    threads: Annotated[int, _flag(settings.THREADS)] = settings.THREADS.default,
     dtype: Annotated[
         str | None, typer.Option(help="dtype of the weights; default: the checkpoint's own")
     ] = None,
@@ -90,20 +82,14 @@ def serve(
         list[str] | None,
         typer.Option(envvar="SUREFOOT_API_KEY", help="a key clients must send; may be repeated"),
     ] = None,
-    running: Annotated[int, typer.Option(help=settings.RUNNING.reason)] = _default(
-        settings.RUNNING
-    ),
-    queued: Annotated[int, typer.Option(help=settings.QUEUED.reason)] = _default(settings.QUEUED),
-    idle: Annotated[int, typer.Option(help=settings.IDLE.reason)] = _default(settings.IDLE),
+    running: Annotated[int, _flag(settings.RUNNING)] = settings.RUNNING.default,
+    queued: Annotated[int, _flag(settings.QUEUED)] = settings.QUEUED.default,
+    idle: Annotated[int, _flag(settings.IDLE)] = settings.IDLE.default,
     restore_floor_s: Annotated[
-        float, typer.Option(help=settings.RESTORE_FLOOR_S.reason)
-    ] = _default(settings.RESTORE_FLOOR_S),
-    io_threads: Annotated[int, typer.Option(help=settings.IO_THREADS.reason)] = _default(
-        settings.IO_THREADS
-    ),
-    queue_bytes: Annotated[str, typer.Option(help=settings.QUEUE_BYTES.reason)] = str(
-        settings.QUEUE_BYTES.default
-    ),
+        float, _flag(settings.RESTORE_FLOOR_S)
+    ] = settings.RESTORE_FLOOR_S.default,
+    io_threads: Annotated[int, _flag(settings.IO_THREADS)] = settings.IO_THREADS.default,
+    queue_bytes: Annotated[str, _flag(settings.QUEUE_BYTES)] = settings.QUEUE_BYTES.default,
 ) -> None:
     """Serve MODEL over OpenAI-shaped HTTP, in the foreground, until SIGTERM or Ctrl-C."""
     from surefoot.cli.serve import ServeOptions, serve_forever  # noqa: PLC0415  start-up stays quick
@@ -166,6 +152,11 @@ def bench(
     from surefoot.bench.tables import run_tables  # noqa: PLC0415  imports torch
 
     console = Console(stderr=as_json)
-    results = run_tables(name, models=cache_folder(), say=console.print)
+    results = run_tables(
+        name,
+        models=cache_folder(),
+        wait_policy=os.environ["OMP_WAIT_POLICY"],
+        say=partial(console.print, highlight=False, markup=False, soft_wrap=True),
+    )
     if as_json:
         print(json.dumps(results, indent=2))

@@ -83,9 +83,9 @@ def verify(*, store: StoreFlag = "", as_json: JsonFlag = False) -> None:
 def gc(
     *,
     store: StoreFlag = "",
-    ssd_bytes: Annotated[str, typer.Option(help=settings.SSD_BYTES.reason)] = str(
-        settings.SSD_BYTES.default
-    ),
+    ssd_bytes: Annotated[
+        str, typer.Option(help=settings.SSD_BYTES.reason)
+    ] = settings.SSD_BYTES.default,
     as_json: JsonFlag = False,
 ) -> None:
     """Remove records of models long unused, parts nobody can restore, and what is over quota."""

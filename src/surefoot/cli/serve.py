@@ -221,7 +221,7 @@ def _bind(host: str, port: int) -> socket.socket:
 
 def _drain(live: Live) -> None:
     """End running turns, then wait for the store; whoever is late is cut off."""
-    budget = float(settings.DRAIN_S.default) - SERVER_STOP_S - 1
+    budget = settings.DRAIN_S.default - SERVER_STOP_S - 1
     if live.scheduler is not None:
         live.scheduler.stop(budget / 2)
     if live.cache is not None:

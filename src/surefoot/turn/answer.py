@@ -18,7 +18,7 @@ from surefoot.chat.request import ChatInput
 from surefoot.engine import Placed, Run, Sampled
 from surefoot.errors import RequestError
 from surefoot.identity import Block
-from surefoot.prompt import TOKEN_BYTES, Prompt, grid
+from surefoot.prompt import Prompt, grid
 from surefoot.receipt import Finish, Miss
 from surefoot.record import content
 from surefoot.turn.ledger import Ledger
@@ -56,13 +56,13 @@ def idle(ledger: Ledger, answer: str) -> Steps:
     ledger.started_at = serving.clock()
     assert isinstance(request.input, ChatInput), request.input
     history = serving.chat.history(request.input, answer)
-    ends = grid(history, serving.engine.block_tokens) if history else ()
-    if history is None or not ends or ends[-1] > serving.engine.context_tokens:
+    blocks = _name(history, ledger) if history else ()
+    if history is None or not blocks or blocks[-1].end > serving.engine.context_tokens:
         return
-    prompt = Prompt(history.ids[: ends[-1] * TOKEN_BYTES])
-    blocks = _name(prompt, ledger)
     if serving.cache.plan(blocks, limit=len(blocks)).boundary == len(blocks):
         return
+    prompt = history.upto(blocks[-1].end)
+    ledger.prompt_tokens = len(prompt)
     with closing(serving.engine.begin(prompt, request.sampling)) as run:
         yield from _prefill(run, prompt, blocks, ledger)
     yield _done(ledger, Finish.STOP)
