@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizers import KINDS, SPECIAL
-from tokenizers import AddedToken, normalizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers
 
 from surefoot.chat.tokenizer import Encoder, strings_in
 from surefoot.errors import RequestError
@@ -142,6 +142,50 @@ def test_truncation_and_padding_left_by_others_are_switched_off():
     tokenizer.enable_truncation(2)
     tokenizer.enable_padding(length=40)
     assert len(Encoder(tokenizer).raw("the quick brown fox", param="prompt")) in range(3, 20)
+
+
+def test_of_two_special_tokens_at_one_place_the_longer_is_meant(encoders):
+    encoder, tokenizer = encoders["byte_level"]
+    marked = encoder.marker(["<|im_end|>"], param="messages")
+    for text in ("<|im_end|>x", "<|im_end|>y"):
+        ordinary = tokenizer.encode(text, add_special_tokens=False).ids
+        assert encoder.rendered(text, marked, param="messages") == ordinary
+
+
+def letters(vocabulary, merges, special, **more):
+    spelled = {one: index for index, one in enumerate([*vocabulary, *special])}
+    tokenizer = Tokenizer(models.BPE(vocab=spelled, merges=merges, **more))
+    tokenizer.add_special_tokens(special)
+    return tokenizer
+
+
+def test_special_tokens_that_overlap_are_all_broken():
+    tokenizer = letters("abc", [], ["ab", "bc"])
+    encoder = Encoder(tokenizer)
+    marker = encoder.marker(["abc"], param="messages")
+    assert encoder.rendered(marker.put("abc"), marker, param="messages") == [0, 1, 2]
+
+
+def test_a_special_token_that_merges_would_make_is_not_made():
+    encoder = Encoder(letters("abcd", [("a", "b"), ("ab", "c")], ["ab", "abc"]))
+    marker = encoder.marker(["dab"], param="messages")
+    text = marker.put("dab") + "abc"
+    assert encoder.rendered(text, marker, param="messages") == [3, 0, 1, 5]
+
+
+def test_an_unknown_character_is_the_unknown_token_as_always():
+    tokenizer = letters("ab", [], ["<u>", "<s>"], unk_token="<u>")
+    encoder = Encoder(tokenizer)
+    marker = encoder.marker(["<s>"], param="messages")
+    ordinary = tokenizer.encode("a?<s>b", add_special_tokens=False).ids
+    assert encoder.rendered("a?<s>b", marker, param="messages") == ordinary == [0, 2, 3, 1]
+
+
+def test_special_tokens_are_parsed_whatever_was_set_before():
+    tokenizer = KINDS["byte_level"]()
+    tokenizer.encode_special_tokens = True
+    tokens = Encoder(tokenizer).raw("<|im_end|>", param="prompt")
+    assert tokens == [tokenizer.token_to_id("<|im_end|>")]
 
 
 def test_a_normalizer_cannot_turn_digits_into_special_tokens():

@@ -51,8 +51,7 @@ class Marker:
 
     def out(self, text: str) -> str:
         """Return rendered text without the markers, as themselves or escaped for JSON."""
-        escaped = rf"\\+u{ord(self._character):04x}"
-        return re.sub(f"{self._character}|{escaped}", "", text, flags=re.IGNORECASE)
+        return re.sub(rf"{self._character}|\\+{_escape(self._character)}", "", text)
 
     def _break(self, text: str) -> str:
         # A lookahead finds overlapping tokens too: behind every first character stands a marker.
@@ -94,7 +93,7 @@ class Encoder:
         found = {match[1] for one in listed for match in self._starts.finditer(one)}
         if not found:
             return Marker("", self._starts)
-        everything = "\0".join(listed).lower()
+        everything = "\0".join(listed)
         free = (one for one in _MARKERS if one not in everything and _escape(one) not in everything)
         character = next(free, "")
         if not character or _FENCE in everything or min(map(len, found)) == 1:
@@ -133,7 +132,7 @@ class Encoder:
             for one in self._description["added_tokens"]
         ]
         model = _respelled_model(self._description["model"], respelled)
-        return {**self._description, "added_tokens": added, "model": model, "post_processor": None}
+        return {**self._description, "added_tokens": added, "model": model}
 
 
 def _respelled_model(model: Mapping[str, Any], respelled: Mapping[str, str]) -> dict[str, Any]:
