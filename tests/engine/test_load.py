@@ -13,6 +13,7 @@ from saved_models import BLOCK, build, save, write_gguf
 from surefoot.engine import Sampling
 from surefoot.engine.hf import load as room
 from surefoot.engine.hf import load_engine, smollm2
+from surefoot.engine.hf.weights import weights_digest
 from surefoot.errors import SetupError
 from surefoot.prompt import Prompt
 
@@ -72,6 +73,22 @@ def test_a_folder_is_loaded_as_it_was_saved(saved, tmp_path):
     expected = build(dtype=torch.bfloat16).state_dict()
     for name, tensor in engine._loaded.state_dict().items():
         assert tensor.equal(expected[name]), name
+
+
+def test_a_checkpoint_that_is_overwritten_later_does_not_change_the_model(folder, tmp_path):
+    engine = load(folder, tmp_path)
+    before = weights_digest(engine._loaded)
+    size = (folder / "model.safetensors").stat().st_size
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.seek(size // 4)
+        file.write(bytes(size - size // 4))
+    assert weights_digest(engine._loaded) == before
+
+
+def test_tied_weights_stay_one_tensor(tmp_path):
+    folder = save(tmp_path / "tied", tie_word_embeddings=True)
+    model = load(folder, tmp_path)._loaded
+    assert model.lm_head.weight is model.model.embed_tokens.weight
 
 
 def test_the_home_folder_may_be_written_short(saved, tmp_path, monkeypatch):

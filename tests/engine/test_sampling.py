@@ -127,6 +127,14 @@ def test_equal_scores_at_the_edge_of_top_p_are_all_kept(monkeypatch):
     assert seen == {0, 1, 2}
 
 
+@pytest.mark.parametrize(("min_p", "kept"), [(0.499, {0, 1}), (0.501, {0})])
+def test_min_p_is_a_share_of_the_most_likely_token(monkeypatch, min_p, kept):
+    logits = torch.tensor([math.log(2.0), 0.0, -3.0])
+    sampling = Sampling(min_p=min_p)
+    seen = {chosen_at(monkeypatch, place / 100, logits, sampling) for place in range(100)}
+    assert seen == kept
+
+
 @pytest.mark.parametrize("top_p", [0.02, 0.5, 0.95, 0.999999999])
 def test_a_nucleus_larger_than_the_first_guess_is_found_whole(monkeypatch, top_p):
     logits = logits_of(1, vocab=5_000, scale=0.1)  # nearly flat

@@ -65,7 +65,7 @@ def load_engine(
     progress(f"loading {model}")
     loaded = _load(source, dtype, attention)
     try:
-        loaded.to(place)
+        _settle(loaded, place)
     except RuntimeError as error:
         raise SetupError(f"model {model} does not fit on {device}: {_line(error)}") from error
     return HfEngine(
@@ -76,6 +76,18 @@ def load_engine(
         progress=progress,
         clock=clock,
     )
+
+
+def _settle(model: torch.nn.Module, device: torch.device) -> None:
+    """Move ``model`` to ``device``, into memory of its own.
+
+    On the CPU, tensors are loaded as views of the mapped checkpoint: a file that is overwritten
+    later would change the weights of a model that already has its name.
+    """
+    model.to(device)
+    if device.type == "cpu":
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.data = tensor.data.clone()
 
 
 def _device(name: str) -> torch.device:
