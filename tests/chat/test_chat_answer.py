@@ -55,6 +55,14 @@ def test_every_small_answer_ends_where_the_oracle_says():
                     assert ("".join(said), stopped) == oracle(text, stop), (text, stop)
 
 
+def test_a_stop_string_that_begins_again_inside_itself_is_not_missed():
+    for stop in map("".join, product("ab", repeat=7)):
+        for begun, resumed in product(range(8), repeat=2):
+            text = stop[:begun] + stop[resumed:]
+            said, stopped = read(list(text), (stop,))
+            assert ("".join(said), stopped) == oracle(text, (stop,)), (text, stop)
+
+
 @given(
     pieces=st.lists(st.text("abc", max_size=4), max_size=8),
     stop=st.lists(st.text("abc", min_size=1, max_size=5), max_size=4).map(tuple),
