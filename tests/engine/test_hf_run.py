@@ -6,7 +6,8 @@ from functools import cache
 import pytest
 import torch
 
-from surefoot.engine import Sampled, Sampling
+from surefoot.engine import Placed, Sampled, Sampling
+from surefoot.engine.hf import layers
 from surefoot.engine.hf import run as run_module
 from surefoot.engine.hf import sampling as hf_sampling
 from surefoot.engine.hf.run import HfRun
@@ -149,6 +150,41 @@ def test_a_restore_stands_on_nothing_that_was_computed():
     run.prefill(64)
     with pytest.raises(AssertionError):
         run.install(64, [])
+
+
+def stacks_of(run):
+    return [stack.data for group in run._cache.stacks.values() for stack in group.values()]
+
+
+def test_stacks_are_as_large_after_a_restore_as_when_computed(monkeypatch):
+    """I5: a forward pass sees the same strides, whatever stood before it."""
+    monkeypatch.setattr(layers, "STEP_ROWS", 32)
+    cold, shapes = begun(length=200), {}
+    stored = []
+    for end in (64, 128, 192, 200):
+        start = cold.position
+        cold.prefill(end)
+        shapes[end] = [data.shape for data in stacks_of(cold)]
+        stored += [Placed(start, end, part) for part in cold.cut(start, ["rows-0"])]
+    assert len(set(map(str, shapes.values()))) > 2
+    for blocks in (1, 2, 3):
+        warm = begun(length=200)
+        warm.install(64 * blocks, stored[:blocks])
+        for end in (64, 128, 192, 200)[blocks:]:
+            warm.prefill(end)
+            assert [data.shape for data in stacks_of(warm)] == shapes[end]
+
+
+def test_a_restore_makes_room_for_the_next_block(monkeypatch):
+    monkeypatch.setattr(layers, "STEP_ROWS", 64)
+    run = begun(length=130)
+    run.prefill(64)
+    stored = [Placed(0, 64, part) for part in run.cut(0, ["rows-0"])]
+    warm = begun(length=130)
+    warm.install(64, stored)
+    before = [data.data_ptr() for data in stacks_of(warm)]
+    warm.prefill(128)
+    assert [data.data_ptr() for data in stacks_of(warm)] == before
 
 
 def test_a_failing_model_ends_the_run_with_an_engine_error():

@@ -21,7 +21,9 @@ from surefoot.engine.hf.table import StateTable, Unsupported, inspect
 from surefoot.laws import PooledRows, RecurrentSnapshot, SlidingWindow, TokenRows
 from surefoot.prompt import Prompt
 from surefoot.state import ROWS, Part
+from surefoot.testing.engine_contract import raw
 from surefoot.testing.families import FAMILIES, model
+from surefoot.testing.live_state import differences, live_state
 
 torch.set_num_threads(2)
 
@@ -315,26 +317,29 @@ def test_a_snapshot_too_many_is_refused():
     found.install(128, stored[1:])
 
 
-def test_installed_memory_is_nobody_elses():
-    """I5: two caches installed from the same parts, and the parts, share no byte."""
-    found = inspected("qwen3_5")
-    stored = [
-        one
-        for one in cut_blocks(found, "qwen3_5", 2)
-        if one.part.group == "rows-0" or one.end == 128
+@pytest.mark.parametrize("name", ["qwen3_5", "deepseek_v4"])
+def test_installed_memory_is_nobody_elses(name):
+    """I5: two caches installed from the same parts, the parts and the table share no byte."""
+    found = inspected(name)
+    end = 3 * FAMILIES[name].block_tokens
+    stored = cut_blocks(found, name, 3)
+    index = {(one.part.group, one.end): one for one in stored}
+    ends = sorted({one.end for one in stored})
+    needed = [
+        index[group.name, ends[block]]
+        for group in found.groups
+        for block in group.law.needs(ends, 3)
     ]
-    first, second = found.install(128, stored), found.install(128, stored)
-    before = [bytes(c.data) for one in stored for c in one.part.components]
+    first, second = found.install(end, needed), found.install(end, needed)
+    before, bytes_before = live_state(second), raw(needed)
     with torch.inference_mode():
         for layer in first.layers:
             for value in layer_types.leaves(layer).values():
                 if isinstance(value, torch.Tensor):
                     value.zero_()
-        for stack in first.stacks["rows-0"].values():
-            stack.data.zero_()
-    assert [bytes(c.data) for one in stored for c in one.part.components] == before
-    again = found.cut(second, 64, 128, {group.name for group in found.groups})
-    last = [one.part for one in stored if one.end == 128]
-    assert [[bytes(c.data) for c in part.components] for part in again] == [
-        [bytes(c.data) for c in part.components] for part in last
-    ]
+        for stacks in first.stacks.values():
+            for stack in stacks.values():
+                stack.data.zero_()
+    assert differences(live_state(second), before) == []
+    assert differences(live_state(found.install(end, needed)), before) == []
+    assert raw(needed) == bytes_before
