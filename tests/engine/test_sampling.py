@@ -163,8 +163,30 @@ def test_the_extremes_of_the_draw_never_choose_an_impossible_token(monkeypatch, 
 def test_a_token_that_is_biased_away_is_not_drawn():
     logits = logits_of(2)
     best = int(logits.argmax())
-    sampling = Sampling(logit_bias={best: -100.0, VOCAB: 100.0, -1: 100.0})
+    sampling = Sampling(logit_bias={best: -100.0})
     assert all(pick(logits, sampling, position=at).token != best for at in range(300))
+
+
+def test_a_bias_on_a_token_outside_the_vocabulary_changes_nothing():
+    logits = logits_of(2)
+    for at in range(50):
+        biased = Sampling(logit_bias={VOCAB: 100.0, -1: 100.0, 2**31: 100.0})
+        assert pick(logits, biased, position=at) == pick(logits, Sampling(), position=at)
+
+
+@pytest.mark.parametrize(
+    ("penalty", "expected"),
+    [
+        ({"presence_penalty": 1.0}, [5.0, 4.5, 5.2]),
+        ({"frequency_penalty": 1.0}, [3.0, 4.5, 5.2]),
+        ({"repetition_penalty": 2.0}, [3.0, 2.75, 5.2]),
+    ],
+)
+def test_presence_counts_once_frequency_counts_each_and_repetition_divides(penalty, expected):
+    logits = torch.tensor([6.0, 5.5, 5.2])
+    sampling = replace(GREEDY, **penalty)
+    found = room._penalized(logits, (), (0, 0, 0, 1), sampling)
+    assert found.tolist() == pytest.approx(expected)
 
 
 def test_the_same_call_gives_the_same_token_and_leaves_the_logits_alone():

