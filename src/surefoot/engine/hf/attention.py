@@ -69,12 +69,13 @@ def decoding(model: PreTrainedModel) -> Iterator[None]:
         config._attn_implementation = _STOCK
 
 
-def folded_attention(  # noqa: PLR0917  # the signature is transformers'
+def folded_attention(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
+    *,
     dropout: float = 0.0,
     scaling: float | None = None,
     **kwargs: Any,
