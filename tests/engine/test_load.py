@@ -154,7 +154,9 @@ def test_a_hub_id_goes_to_transformers_as_it_is(saved, tmp_path, monkeypatch):
 
     for auto in (room.AutoConfig, room.AutoModelForCausalLM):
         monkeypatch.setattr(auto, "from_pretrained", of(auto))
-    engine = load("someone/some-model.v2", tmp_path)
+    said = []
+    engine = load("someone/some-model.v2", tmp_path, progress=said.append)
+    assert said[0] == "someone/some-model.v2 is no folder here: taking it for a hub id"
     assert engine.tokenizer_source == "someone/some-model.v2"
     assert [source for source, _ in asked] == ["someone/some-model.v2"] * 2
     assert all(more["trust_remote_code"] is False for _, more in asked)

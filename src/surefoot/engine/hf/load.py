@@ -123,6 +123,7 @@ def _source(model: str, cache_folder: Path, progress: Callable[[str], None]) -> 
             f"there is no model folder {model}; give a folder, a .gguf file, "
             f"a hub id such as owner/name, or {smollm2.NAME}"
         )
+    progress(f"{model} is no folder here: taking it for a hub id")
     return model
 
 
