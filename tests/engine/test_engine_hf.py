@@ -14,6 +14,7 @@ from saved_models import BLOCK, build, save
 from surefoot.engine import Engine, Sampling
 from surefoot.engine.hf import HfEngine, load_engine, stock_decode
 from surefoot.engine.hf import engine as room
+from surefoot.engine.hf import fingerprint as start_up
 from surefoot.engine.hf.engine import UNBOUNDED_CONTEXT, canonical_config
 from surefoot.engine.hf.fingerprint import Fingerprint
 from surefoot.prompt import Prompt
@@ -93,14 +94,25 @@ def test_what_decides_bits_changes_the_name(changes):
         torch.set_num_threads(2)
 
 
-def test_one_weight_changed_on_disk_changes_the_name(tmp_path):
+def test_a_weight_that_no_start_up_token_touches_changes_the_name(tmp_path):
     folder = save(tmp_path / "tiny")
     plain = loaded(folder).model
     assert loaded(folder).model == plain
+    used = set(start_up._prompt(build(), 2 * BLOCK + start_up.TAIL_TOKENS).tokens())
+    unused = next(token for token in range(259) if token not in used)
     tensors = load_file(folder / "model.safetensors")
-    tensors["model.norm.weight"][7] += 2**-20
+    tensors["model.embed_tokens.weight"][unused, 7] += 2**-20
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     assert loaded(folder).model != plain
+
+
+def test_what_was_computed_at_start_up_changes_the_name(monkeypatch):
+    names = set()
+    for digest in (b"f" * 32, b"g" * 32):
+        found = Fingerprint(digest, None, 100.0)
+        monkeypatch.setattr(room, "fingerprint", lambda *_, found=found, **__: found)
+        names.add(engine_of().model)
+    assert len(names) == 2
 
 
 def test_where_a_model_lies_and_what_its_tokenizer_is_do_not_change_the_name(tmp_path):

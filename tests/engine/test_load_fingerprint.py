@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers.cache_utils import LinearAttentionLayer
 
 from surefoot.engine.hf import fingerprint as room
 from surefoot.engine.hf.cut import StateTable
@@ -106,6 +107,23 @@ def test_a_restore_of_other_state_is_found(name, group, component):
     assert found.mismatch != ""
 
 
+class Forgetful(StateTable):
+    """A table whose restores hold the right tensors and the wrong flags."""
+
+    def install(self, boundary, parts, *, room):
+        cache = super().install(boundary, parts, room=room)
+        for layer in cache.layers:
+            if isinstance(layer, LinearAttentionLayer):
+                layer.has_previous_state[0] = False
+        return cache
+
+
+def test_a_restore_that_forgets_a_flag_is_found():
+    found = inspect(model("qwen3_5", torch.bfloat16, "sdpa"), block_tokens=64)
+    table = Forgetful(found.config, found.block_tokens, found.layouts, found.derived)
+    assert start_up("qwen3_5", table=table).mismatch is not None
+
+
 def test_a_difference_in_the_logits_alone_is_found():
     def trace(tensors):
         return [(name, "float32", (1,), data) for name, data in tensors]
@@ -128,16 +146,14 @@ def test_without_a_table_the_logits_are_the_fingerprint():
     assert found.digest != start_up().digest
 
 
-@pytest.mark.parametrize("context", [20, 64, 100, 130, 145])
-def test_a_short_context_cuts_the_prompt_short(context):
-    found = fingerprint(
-        model("llama", torch.bfloat16, "sdpa"),
-        None,
-        block_tokens=64,
-        context_tokens=context,
-        clock=float,
-    )
-    assert found.mismatch is None
+@pytest.mark.parametrize("context", [20, 64, 65, 100, 130, 146, 147])
+def test_a_short_context_cuts_the_prompt_short(monkeypatch, context):
+    stock, lengths = room._prompt, []
+    monkeypatch.setattr(room, "_prompt", lambda one, n: lengths.append(n) or stock(one, n))
+    built = model("llama", torch.bfloat16, "sdpa")
+    fingerprint(built, None, block_tokens=64, context_tokens=context, clock=float)
+    # One token of the context is left for the one that is decoded.
+    assert lengths == [min(context - 1, 2 * 64 + room.TAIL_TOKENS)]
 
 
 def test_prefill_is_timed_by_the_clock_that_was_passed_in():

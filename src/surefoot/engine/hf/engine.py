@@ -108,8 +108,10 @@ class HfEngine:
     @property
     def stop_tokens(self) -> frozenset[int]:
         """Tokens that end an answer."""
-        generation = self._loaded.generation_config
-        sources = (generation, self._loaded.config, self._loaded.config.get_text_config())
+        sources = (
+            self._loaded.generation_config,
+            self._loaded.config.get_text_config(decoder=True),
+        )
         return frozenset(token for source in sources for token in _eos(source))
 
     @property
