@@ -119,6 +119,25 @@ def test_a_lane_whose_every_spare_is_stalled_takes_nothing(make):
     assert done.wait(10)
 
 
+def test_replacements_are_bounded_however_many_threads_a_lane_has(make):
+    lane, go = make(threads=3), Event()
+    for _ in range(3 + SPARE_THREADS):
+        held = Event()
+
+        def stall(held=held):
+            held.set()
+            go.wait()
+
+        jobs = [Job(stall, 0), *(Job(lambda: None, 0) for _ in range(3))]
+        assert all(lane.submit(job) for job in jobs)
+        assert held.wait(10)
+        lane.leave_behind(jobs)
+        assert len(lane._live) <= 3 + SPARE_THREADS
+    assert lane.stuck
+    go.set()
+    assert lane.drain(10)
+
+
 def test_a_write_that_takes_too_long_is_left_behind_when_the_next_comes(make, clock):
     lane, go, held = make(), Event(), Event()
 

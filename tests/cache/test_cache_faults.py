@@ -116,6 +116,9 @@ def test_bytes_that_are_not_what_was_sealed_are_deleted_and_never_served(bench, 
         # Computed anew, it is stored and served again (I8).
         take_turn(cache, TOKENS)
         assert cache.drain(10)
+        cache._ram.evict(1 << 30)
+        _, restored = plan_and_restore(cache)
+        assert restored.sources == {"ssd": 40}
     with bench.open() as cache:
         _, restored = plan_and_restore(cache)
         assert restored.sources == {"ssd": 40}
@@ -352,6 +355,46 @@ def test_an_eviction_leaves_what_a_turn_planned_on(bench):
             assert restored.boundary == 6
         cache._ssd.evict(1 << 40)
         assert bench.records() == []
+
+
+def test_a_part_pinned_while_victims_are_chosen_is_no_victim(bench):
+    with bench.open() as cache:
+        trees, key = cache._ssd.inventory.trees, (BLOCKS[9].name, "rows")
+
+        def pin_meanwhile(fast):
+            found = trees(fast)
+            cache._holds.pin([key])
+            return found
+
+        cache._ssd.inventory.trees = pin_meanwhile
+        cache._ssd.evict(1 << 40)
+        assert [path.name for path in bench.records()] == [f"{record_key(*key)}.rec"]  # I7
+        cache._holds.unpin([key])
+
+
+def test_an_eviction_frees_what_was_asked_beside_pinned_parts(bench):
+    others = blocks_of(range(100, 140))
+    with bench.open() as cache:
+        bench.wall.pass_(100)
+        for block in others:
+            commit(cache, block)
+        assert cache.drain(10)
+        with cache.pinned(cache.plan(BLOCKS, limit=10)):
+            cache._ssd.evict(1)
+            left = {entry.name for entry in cache.entries() if "ssd" in entry.tiers}
+            assert left == {block.name.hex() for block in (*BLOCKS, *others[:9])}
+
+
+def test_what_another_process_is_writing_is_no_victim(bench):
+    with bench.open() as cache:
+        (block,) = blocks_of([9, 9, 9, 9])
+        cache._ssd.inventory.stage(
+            block, "rows", owner="other", nbytes=9, content=b"c" * 32, tick=0.0
+        )
+        cache._ssd.evict(1 << 40)
+        assert cache._ssd.inventory.used() == (9, 1)
+        assert bench.records() == []
+        cache._ssd.inventory.drop([(block.name, "rows")])
 
 
 def test_a_victim_that_is_being_deleted_is_no_longer_planned_on(bench):

@@ -105,6 +105,29 @@ def test_a_tier_that_cannot_say_what_it_holds_is_a_tier_error_unless_nothing_was
     assert plan_with(ROWS_ONLY, rows(3), limit=3, unknown=True).miss_reason is None
 
 
+def test_the_stored_prompt_that_agrees_longest_says_where_this_one_left():
+    stored = Stored({}, frozenset(), lambda name: False, Miss.EVICTED)
+    (asked,) = blocks_of([1, 2, 3, 4])
+    others = [blocks_of(tokens)[0] for tokens in ([9, 9, 9, 9], [1, 2, 9, 9], [1, 9, 9, 9])]
+
+    def diverged(children):
+        plan = make_plan(
+            ROWS_ONLY,
+            (asked,),
+            stored,
+            limit=1,
+            children=lambda block: children,
+            tick=0.0,
+            wall=0.0,
+        )
+        return plan.common_prefix_tokens, plan.diverged_at_token
+
+    assert diverged(others) == diverged(others[::-1]) == (2, 2)
+    assert diverged(others[:1]) == (0, 0)
+    # A row that is staged or barred is the block itself: nothing diverges there.
+    assert diverged([asked]) == (0, None)
+
+
 def test_a_model_without_groups_stands_nowhere():
     assert plan_with((), [], limit=3).boundary == 0
 

@@ -55,6 +55,14 @@ def test_what_does_not_fit_beside_pinned_parts_is_not_taken():
     assert made.evictions == 1
 
 
+def test_a_part_that_cannot_fit_evicts_nothing():
+    made = shelf(100, {(BLOCKS[0].name, "rows")})
+    assert put(made, BLOCKS[0], 60)
+    assert put(made, BLOCKS[1], 30)
+    assert not put(made, BLOCKS[2], 41)
+    assert made.content((BLOCKS[1].name, "rows")) is not None
+
+
 def test_a_part_is_put_once():
     made = shelf(100)
     assert put(made, BLOCKS[0], 10)
