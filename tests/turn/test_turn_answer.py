@@ -197,6 +197,12 @@ def test_a_prompt_that_does_not_fit_is_refused_before_any_work(place, n, says):
     assert place.engine.computed == []
 
 
+def test_a_bias_on_a_token_that_is_none_is_refused(place):
+    with pytest.raises(RequestError, match="token 256; this model's tokens are 0 to 255"):
+        place.ask(prompts(3), sampling=Sampling(logit_bias={255: 1.0, 256: 1.0}))
+    place.ask(prompts(3), sampling=Sampling(logit_bias={255: 1.0}, top_logprobs=0))
+
+
 def test_stop_tokens_and_stop_strings_end_an_answer(place):
     tokens = prompts(9)
     full, _ = place.ask(tokens, max_tokens=12, ignore_eos=True)

@@ -26,6 +26,8 @@ class FakeReader:
 class FakeChat:
     """``role:content;`` per message; the last message must be the user's."""
 
+    tokens = 256
+
     def prompt(self, request: Input) -> Prompt:
         """Return one token per byte of the rendered messages."""
         match request:

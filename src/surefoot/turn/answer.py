@@ -37,6 +37,7 @@ def turn(ledger: Ledger) -> Steps:
     """
     request, serving = ledger.request, ledger.serving
     ledger.started_at = serving.clock()
+    _check_bias(request, serving.chat.tokens)
     prompt = serving.chat.prompt(request.input)
     room = _room(request, len(prompt), serving.engine.context_tokens)
     blocks = _name(prompt, ledger)
@@ -66,6 +67,15 @@ def idle(ledger: Ledger, answer: str) -> Steps:
     with closing(serving.engine.begin(prompt, request.sampling)) as run:
         yield from _prefill(run, prompt, blocks, ledger)
     yield _done(ledger, Finish.STOP)
+
+
+def _check_bias(request: TurnRequest, tokens: int) -> None:
+    beyond = max(request.sampling.logit_bias, default=0)
+    if beyond >= tokens:
+        raise RequestError(
+            f"'logit_bias' names token {beyond}; this model's tokens are 0 to {tokens - 1}",
+            param="logit_bias",
+        )
 
 
 def _room(request: TurnRequest, prompt_tokens: int, context_tokens: int) -> int:
