@@ -140,6 +140,8 @@ def test_sums_are_counted_anew_when_opened(path, inventory):
     [
         "PRAGMA user_version = 99",
         "DROP TABLE used",
+        "ALTER TABLE models RENAME COLUMN last_open TO mast_open",
+        "DROP TRIGGER part_out",
         "PRAGMA ignore_check_constraints = ON; UPDATE parts SET state = 'other'",
         "PRAGMA ignore_check_constraints = ON; UPDATE blocks SET start = end",
         "PRAGMA ignore_check_constraints = ON; UPDATE blocks SET spans = '{'",

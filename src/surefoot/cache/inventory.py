@@ -12,7 +12,7 @@ Everything here can be rebuilt from record headers, so the file is written with
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from enum import Enum, auto
 from pathlib import Path
 from threading import Lock
@@ -344,11 +344,25 @@ def _prepare(connection: sqlite3.Connection) -> None:
         return
     if version != VERSION:
         raise sqlite3.DatabaseError(f"inventory version {version}")
+    if _schema(connection) != _intended_schema():
+        raise sqlite3.DatabaseError("the inventory's tables are not what they were made as")
     (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if verdict != "ok":
         raise sqlite3.DatabaseError(verdict)
     counted = connection.execute("SELECT coalesce(sum(bytes), 0), count(*) FROM parts").fetchone()
     connection.execute("UPDATE used SET bytes = ?, parts = ?", counted)
+
+
+def _schema(connection: sqlite3.Connection) -> list[Any]:
+    # A flipped letter in a column's name is sound to SQLite, and leaves every query wrong.
+    columns = "type, name, tbl_name, sql"
+    return connection.execute(f"SELECT {columns} FROM sqlite_schema ORDER BY name").fetchall()
+
+
+def _intended_schema() -> list[Any]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(_TABLES)
+        return _schema(connection)
 
 
 def _block(row: Sequence[Any]) -> Block:
