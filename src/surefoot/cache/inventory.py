@@ -321,7 +321,8 @@ def open_inventory(path: Path) -> Inventory:
 
 
 def _busy(error: sqlite3.OperationalError) -> bool:
-    return error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    # By its text: errors that Python's own module raises carry no code.
+    return "locked" in str(error)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
