@@ -14,7 +14,7 @@ from surefoot.bench.client import Answer, Client
 from surefoot.bench.process import ServerProcess
 from surefoot.bench.replay import Call
 
-ANSWER_TOKENS = 8
+ANSWER_TOKENS = 4  # three legs of fifteen calls in two minutes on two cores
 TOP_LOGPROBS = 5
 
 
