@@ -27,6 +27,7 @@ from surefoot.cache.offline import (
 from surefoot.cache.opening import open_cache
 from surefoot.cache.planner import Load, Plan, Source
 from surefoot.cache.restore import Restored, RestoredPart
+from surefoot.record import content
 
 __all__ = [
     "Cache",
@@ -39,6 +40,7 @@ __all__ = [
     "Source",
     "Verification",
     "collect",
+    "content",
     "open_cache",
     "store_entries",
     "store_stats",

@@ -13,14 +13,13 @@ from contextlib import closing
 from typing import TypeAlias
 
 from surefoot import identity
-from surefoot.cache import Plan
+from surefoot.cache import Plan, content
 from surefoot.chat.request import ChatInput
 from surefoot.engine import Placed, Run, Sampled
 from surefoot.errors import RequestError
 from surefoot.identity import Block
 from surefoot.prompt import Prompt, grid
 from surefoot.receipt import Finish, Miss
-from surefoot.record import content
 from surefoot.turn.ledger import Ledger
 from surefoot.turn.request import Delta, Done, TokenText, TurnRequest, Unit
 
