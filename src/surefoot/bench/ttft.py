@@ -13,7 +13,7 @@ from surefoot.bench.client import Client
 from surefoot.bench.process import ServerProcess
 from surefoot.bench.tables import Bench, Table, median
 
-MODEL = "smollm2"
+MODEL = "smollm2"  # SmolLM2-135M-Instruct: Q4_1 weights, expanded to bfloat16
 LENGTHS = (1000, 2000, 4000, 7000)
 SUFFIX_TOKENS = 64
 BLOCK_TOKENS = (64, 128, 256, 512)

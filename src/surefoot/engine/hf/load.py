@@ -108,11 +108,11 @@ def _mps() -> bool:
 
 def _source(model: str, cache_folder: Path, progress: Callable[[str], None]) -> str:
     """Return the folder, or the hub id, that ``model`` means."""
-    if model == smollm2.NAME:
-        return str(gguf.expanded(smollm2.weights_file(), cache_folder, progress))
-    path = Path(model).expanduser()
+    path = smollm2.weights_file() if model == smollm2.NAME else Path(model).expanduser()
     if path.suffix == ".gguf":
-        return str(gguf.expanded(path.absolute(), cache_folder, progress))
+        folder = gguf.expanded(path.absolute(), cache_folder, progress)
+        progress(f"weights: {path.name}, expanded to bfloat16")
+        return str(folder)
     if path.is_dir():
         _check_folder(path)
         return str(path)
