@@ -70,21 +70,15 @@ def read_chat(
     # With 'none' the tools stay out of the prompt: what a model has not read it does not call.
     chat = ChatInput(messages, () if wire.tool_choice == "none" else tools)
     most = wire.max_tokens if wire.max_completion_tokens is None else wire.max_completion_tokens
-    return Asked(
-        turn=TurnRequest(
-            id=f"chatcmpl-{config.random_id()}",
-            input=chat,
-            sampling=_sampling(wire, config, (wire.top_logprobs or 0) if wire.logprobs else None),
-            max_tokens=most,
-            stop=_stop(wire.stop),
-            ignore_eos=bool(wire.ignore_eos),
-            mode=_mode(headers),
-            key=key,
-            cache_salt=wire.cache_salt,
-        ),
-        stream=bool(wire.stream),
-        usage_chunk=_usage_chunk(wire),
+    turn = TurnRequest(
+        id=f"chatcmpl-{config.random_id()}",
+        input=chat,
+        sampling=_sampling(wire, config, (wire.top_logprobs or 0) if wire.logprobs else None),
+        max_tokens=most,
+        key=key,
+        **_shared(wire, headers),
     )
+    return Asked(turn=turn, stream=bool(wire.stream), usage_chunk=_usage_chunk(wire))
 
 
 def read_text(
@@ -104,22 +98,16 @@ def read_text(
     wire = parse_fields(TextFields, left)
     check_model(wire.model, config)
     prompt = _prompt(wire.prompt)
-    return Asked(
-        turn=TurnRequest(
-            id=f"cmpl-{config.random_id()}",
-            input=prompt,
-            sampling=_sampling(wire, config, wire.logprobs),
-            max_tokens=DEFAULT_TEXT_TOKENS if wire.max_tokens is None else wire.max_tokens,
-            stop=_stop(wire.stop),
-            ignore_eos=bool(wire.ignore_eos),
-            mode=_mode(headers),
-            key=key,
-            cache_salt=wire.cache_salt,
-        ),
-        stream=bool(wire.stream),
-        usage_chunk=_usage_chunk(wire),
-        echo=_echo(wire, prompt),
+    turn = TurnRequest(
+        id=f"cmpl-{config.random_id()}",
+        input=prompt,
+        sampling=_sampling(wire, config, wire.logprobs),
+        max_tokens=DEFAULT_TEXT_TOKENS if wire.max_tokens is None else wire.max_tokens,
+        key=key,
+        **_shared(wire, headers),
     )
+    echo = _echo(wire, prompt)
+    return Asked(turn=turn, stream=bool(wire.stream), usage_chunk=_usage_chunk(wire), echo=echo)
 
 
 def check_model(model: str, config: ServerConfig) -> None:
@@ -132,6 +120,16 @@ def check_model(model: str, config: ServerConfig) -> None:
         raise ModelNotFound(
             f"the model {shown(model)} is not served here; {shown(config.model)} is", param="model"
         )
+
+
+def _shared(wire: Generation, headers: Headers) -> dict[str, Any]:
+    """Read what both endpoints take alike."""
+    return {
+        "stop": _stop(wire.stop),
+        "ignore_eos": bool(wire.ignore_eos),
+        "mode": _mode(headers),
+        "cache_salt": wire.cache_salt,
+    }
 
 
 def _sampling(wire: Generation, config: ServerConfig, top_logprobs: int | None) -> Sampling:
