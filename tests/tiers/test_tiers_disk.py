@@ -153,3 +153,19 @@ def test_a_write_that_the_system_cuts_short_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr("builtins.open", lambda descriptor, mode, buffering: Slow(descriptor, mode))
     RealDisk().write_new(tmp_path / "a", b"0123456789")
     assert (tmp_path / "a").read_bytes() == b"0123456789"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
+def test_what_is_no_regular_file_is_an_error_at_once(tmp_path, kind):
+    path = tmp_path / "a"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        (tmp_path / "b").write_bytes(b"1")
+        path.symlink_to(tmp_path / "b")
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    with pytest.raises(OSError, match="not a regular file|Too many levels"):
+        RealDisk().read(path)
+    assert not before or len(os.listdir("/proc/self/fd")) == before

@@ -4,8 +4,10 @@ Writes, renames, removals and new folders may be lost by a crash until the file,
 holds the name, is forced down.
 """
 
+import errno
 import fcntl
 import os
+import stat
 import sys
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -96,8 +98,16 @@ class RealDisk:
         _force(path, os.O_RDONLY)
 
     def read(self, path: Path, nbytes: int | None = None) -> bytes:
-        """Return a file's bytes, at most the first ``nbytes``."""
-        with open(path, "rb") as file:
+        """Return a regular file's bytes, at most the first ``nbytes``.
+
+        Anything else under that name (a pipe, a device, a link) is an error at once: opening it
+        could wait for ever.
+        """
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        with open(descriptor, "rb") as file:
             return file.read(-1 if nbytes is None else nbytes)
 
     def used(self, path: Path) -> int:
