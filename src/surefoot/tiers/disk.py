@@ -104,9 +104,11 @@ class RealDisk:
         could wait for ever.
         """
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
             os.close(descriptor)
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
+            number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+            raise OSError(number, "not a regular file", str(path))
         with open(descriptor, "rb") as file:
             return file.read(-1 if nbytes is None else nbytes)
 
