@@ -5,6 +5,7 @@ the state's digest, bit for bit (I5), from RAM, and from SSD in a new process.
 """
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -202,6 +203,41 @@ def test_sigterm_drains_and_loses_nothing(tmp_path):
         assert time.monotonic() - started < 10
     assert list(store.rglob("*.rec"))
     assert not list(store.rglob("*.staged*"))
+
+
+def test_an_answer_cut_short_by_a_stop_is_an_error_with_a_body_and_no_traceback(tmp_path):
+    long = {
+        "model": MODEL,
+        "messages": messages("Count from one to a thousand."),
+        "max_tokens": 4000,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+    with ServerProcess(MODEL, tmp_path / "server.log", flags(tmp_path / "store")) as server:
+        url = f"{server.client.url}/v1/chat/completions"
+
+        async def cut():
+            async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
+                plain = asyncio.create_task(http.post(url, json=long))
+                async with http.stream("POST", url, json=long | {"stream": True}) as stream:
+                    lines = stream.aiter_lines()
+                    first = await anext(lines)
+                    os.kill(server.pid, signal.SIGTERM)
+                    rest = [line async for line in lines if line]
+                return await plain, [first, *rest]
+
+        started = time.monotonic()
+        plain, streamed = asyncio.run(cut())
+        _, status = os.waitpid(server.pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert time.monotonic() - started < 12
+    assert plain.status_code == 503
+    assert "cancelled" in plain.json()["error"]["message"]
+    assert "retry-after" in plain.headers
+    assert json.loads(streamed[-1].removeprefix("data: "))["error"]["type"]
+    said = (tmp_path / "server.log").read_text()
+    assert "Traceback" not in said
+    assert "nothing is left to write" in said
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ for the store, all within ``DRAIN_S``.
 
 import asyncio
 import errno
+import json
 import logging
+import os
 import secrets
 import signal
 import socket
@@ -32,7 +34,8 @@ from surefoot.scheduler import Limits, Scheduler, Turns
 from surefoot.server import Metrics, ServerConfig, create_app
 from surefoot.turn import Serving
 
-SERVER_STOP_S = 3  # seconds that open connections get to end
+TURNS_STOP_S = 3  # seconds for running answers to end by themselves, and again to be cut short
+SERVER_STOP_S = 1  # seconds for the last bytes of open connections
 log = logging.getLogger("surefoot")
 
 
@@ -102,7 +105,7 @@ def serve_forever(options: ServeOptions) -> int:
         SetupError: the port, the store or the model cannot be used.
         EngineError: the model cannot be run.
     """
-    logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.INFO)
+    logging.basicConfig(format="surefoot: %(message)s", stream=sys.stderr, level=logging.INFO)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     with _bind(options.host, options.port) as listener:
         return asyncio.run(_serve(options, listener))
@@ -128,19 +131,26 @@ async def _serve(options: ServeOptions, listener: socket.socket) -> int:
         )
     )
     loop = asyncio.get_running_loop()
+    told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: setattr(server, "should_exit", True))
+        loop.add_signal_handler(number, told.set)
     url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
-    print(f"surefoot: loading {options.model}; {url} answers 503 until it is ready", flush=True)
+    print(f"surefoot: {url} answers 503 until {options.model} is loaded", flush=True)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     loading = loop.run_in_executor(None, _load, options, live)
-    await asyncio.wait({serving, loading}, return_when=asyncio.FIRST_COMPLETED)
+    stopping = asyncio.create_task(told.wait())
+    first: set[asyncio.Future[Any]] = {serving, loading, stopping}
+    await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+    if not loading.done():
+        # Loading cannot be interrupted, and there is nothing yet that could be lost.
+        os._exit(0)
     try:
-        if not serving.done():
-            await loading
-            print(_ready(options.model, url), flush=True)
-        await serving
-        await loading
+        loading.result()
+        print(_ready(options.model, url), flush=True)
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        log.info("stopping: running answers get %d s to end", TURNS_STOP_S)
+        # Before the connections are closed, so that an answer cut short is an error with a body.
+        await loop.run_in_executor(None, _stop_turns, live)
     finally:
         server.should_exit = True
         await serving
@@ -219,15 +229,20 @@ def _bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _stop_turns(live: Live) -> None:
+    assert live.scheduler is not None
+    live.scheduler.stop(TURNS_STOP_S)
+
+
 def _drain(live: Live) -> None:
-    """End running turns, then wait for the store; whoever is late is cut off."""
-    budget = settings.DRAIN_S.default - SERVER_STOP_S - 1
-    if live.scheduler is not None:
-        live.scheduler.stop(budget / 2)
-    if live.cache is not None:
-        if not live.cache.drain(budget / 2):
-            log.warning("stopped before every record was written")
-        live.cache.close()
+    """Wait for the store, as long as is left of ``DRAIN_S``, and say how it ended."""
+    if live.cache is None:
+        return
+    left_s = settings.DRAIN_S.default - 2 * TURNS_STOP_S - SERVER_STOP_S
+    written = live.cache.drain(left_s)
+    unwritten = live.cache.status()["pending_writes"]
+    live.cache.close()
+    log.info("stopped; %s", "nothing is left to write" if written else f"{unwritten} not written")
 
 
 def _log_bug(error: Exception) -> None:
@@ -242,12 +257,14 @@ def _line(receipt: Receipt) -> str:
         f"{receipt.kind} {receipt.id}: {receipt.prompt_tokens} prompt tokens = "
         f"{sources or 'none restored'} + {receipt.computed_tokens} computed"
         f"{f' ({receipt.miss_reason})' if receipt.miss_reason else ''}, "
-        f"{'no first token' if ttft is None else f'TTFT {ttft:.0f} ms'}, {receipt.finish}"
+        f"{'no first token' if ttft is None else f'TTFT {ttft:.0f} ms'}, "
+        f"{receipt.finish} after {receipt.timings_ms.total / 1000:.1f} s"
     )
 
 
 def _ready(model: str, url: str) -> str:
-    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Say hello."}}]}}'
+    message = {"role": "user", "content": "Say hello."}
+    body = json.dumps({"model": model, "messages": [message], "max_tokens": 60})
     return (
         f"surefoot: {model} is ready; try\n\n"
         f"  curl {url}/v1/chat/completions -H 'content-type: application/json' \\\n"
