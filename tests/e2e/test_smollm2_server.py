@@ -252,7 +252,7 @@ def test_an_answer_cut_short_by_a_stop_is_an_error_with_a_body_and_no_traceback(
 )
 def test_what_cannot_be_used_is_one_sentence_and_exit_code_2(arguments, says, tmp_path):
     result = subprocess.run(
-        [sys.executable, "-m", "surefoot", "serve", *arguments],
+        [sys.executable, "-m", "surefoot", "serve", "--port", "0", *arguments],
         capture_output=True,
         text=True,
         timeout=120,

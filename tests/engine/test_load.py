@@ -142,7 +142,7 @@ def test_a_gguf_file_is_expanded_and_loaded(tmp_path):
     assert engine.groups[0].schema[0].dtype == "bfloat16"
     said.clear()
     assert load(file, tmp_path, progress=said.append).model == engine.model
-    assert said[0] == f"loading {file}"
+    assert said[:2] == [f"weights: {file.name}, expanded to bfloat16", f"loading {file}"]
 
 
 def test_a_hub_id_goes_to_transformers_as_it_is(saved, tmp_path, monkeypatch):

@@ -24,8 +24,8 @@ from surefoot.cache.offline import (
     store_stats,
     verify_store,
 )
-from surefoot.cache.opening import open_cache
-from surefoot.cache.planner import Load, Plan, Source
+from surefoot.cache.opening import check_store, open_cache
+from surefoot.cache.planner import Plan
 from surefoot.cache.restore import Restored, RestoredPart
 from surefoot.record import content
 
@@ -33,12 +33,11 @@ __all__ = [
     "Cache",
     "Collection",
     "Entry",
-    "Load",
     "Plan",
     "Restored",
     "RestoredPart",
-    "Source",
     "Verification",
+    "check_store",
     "collect",
     "content",
     "open_cache",

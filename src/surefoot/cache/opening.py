@@ -36,6 +36,15 @@ def real_tier(records: Path, writer: str) -> SsdTier:
     return SsdTier(records, RealDisk(), writer)
 
 
+def check_store(store: Path) -> None:
+    """Make the store's folder, or say why it cannot be used, before anything slow is done.
+
+    Raises:
+        SetupError: the folder cannot be made or written.
+    """
+    Folder(store).create()
+
+
 def open_cache(
     *,
     model: ModelName,

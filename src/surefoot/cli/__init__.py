@@ -14,6 +14,7 @@ def main() -> None:
     # once, when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TQDM_DISABLE", "1")  # libraries' bars; our own lines say what goes on
 
     from surefoot.cli.app import run  # noqa: PLC0415  after the environment is set
 

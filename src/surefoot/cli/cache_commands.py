@@ -24,7 +24,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-StoreFlag = Annotated[str, typer.Option("--store", help=settings.STORE.reason)]
+StoreFlag = Annotated[
+    str, typer.Option("--store", help="folder of the SSD tier; default: in the user's cache")
+]
 JsonFlag = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
@@ -37,8 +39,8 @@ def stats(*, store: StoreFlag = "", as_json: JsonFlag = False) -> None:
         return
     console = Console()
     console.print(
-        f"{found['store']}: {found['parts']} records, {_size(found['bytes'])}, open by "
-        f"{found['open_by']} processes, {_size(found['free_bytes'])} free on the disk",
+        f"{found['store']}: {found['parts']} records, {_size(found['bytes'])}, processes that have "
+        f"it open: {found['open_by']}, free on the disk: {_size(found['free_bytes'])}",
         highlight=False,
         soft_wrap=True,
     )
@@ -102,7 +104,9 @@ def gc(
 
 def _folder(store: str) -> Path:
     folder = settings.parse_store(store, default=cache_folder() / "store")
-    if folder is None or not folder.is_dir():
+    if folder is None:
+        raise SetupError("with --store off nothing is on disk to look at")
+    if not folder.is_dir():
         raise SetupError(f"--store {store or folder} is not a store: there is no such folder")
     return folder
 

@@ -25,7 +25,7 @@ from typing import Any
 import uvicorn
 
 from surefoot import identity, settings
-from surefoot.cache import Cache, open_cache
+from surefoot.cache import Cache, check_store, open_cache
 from surefoot.chat import load_chat
 from surefoot.cli.folders import cache_folder
 from surefoot.errors import SetupError
@@ -107,6 +107,8 @@ def serve_forever(options: ServeOptions) -> int:
     """
     logging.basicConfig(format="surefoot: %(message)s", stream=sys.stderr, level=logging.INFO)
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    if options.store is not None:
+        check_store(options.store)
     with _bind(options.host, options.port) as listener:
         return asyncio.run(_serve(options, listener))
 

@@ -111,7 +111,8 @@ class _Routes:
         assert isinstance(error, HTTPException)
         place = f"{request.method} {request.url.path[:100]}"
         wrong = {404: NoSuchPage, 405: WrongMethod}.get(error.status_code, RequestError)
-        return refuse(wrong(f"{place}: {error.detail}"), self._config.random_id)
+        hint = "; try GET /v1/models or POST /v1/chat/completions" if wrong is NoSuchPage else ""
+        return refuse(wrong(f"{place}: {error.detail}{hint}"), self._config.random_id)
 
     async def _answer(self, request: Request, read: Read, shape_of: type[Shape]) -> Response:
         api_key = self._access.check_key(request.headers)

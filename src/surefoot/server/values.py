@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -38,7 +39,9 @@ def parse_fields(model: type[Fields], values: Mapping[str, Any]) -> Fields:
     """
     unknown = next((name[:MOST_SHOWN] for name in values if name not in model.model_fields), None)
     if unknown is not None:
-        raise RequestError(f"'{unknown}' is no field of this request", param=unknown)
+        close = get_close_matches(unknown, model.model_fields, n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else ""
+        raise RequestError(f"'{unknown}' is no field of this request{hint}", param=unknown)
     try:
         return model.model_validate(values)
     except ValidationError as error:
