@@ -197,3 +197,20 @@ def test_a_normalizer_cannot_turn_digits_into_special_tokens():
     marker = encoder.marker([content], param="messages")
     tokens = encoder.rendered(marker.put(content) + "<|odd|>", marker, param="messages")
     assert [one for one in tokens if one in specials(tokenizer)] == [tokens[-1]]
+
+
+@pytest.mark.parametrize("kind", tuple(KINDS))
+@settings(max_examples=150)
+@given(text=st.one_of(HOSTILE, st.text(), st.text("ab \n", min_size=20, max_size=200)))
+def test_a_text_never_makes_fewer_tokens_than_was_said(encoders, kind, text):
+    encoder, _ = encoders[kind]
+    try:
+        tokens = encoder.raw(text, param="prompt")
+    except RequestError:  # half a surrogate pair
+        return
+    assert encoder.least_tokens([text]) <= len(tokens)
+
+
+def test_a_long_text_is_known_to_be_long(encoders):
+    least = [encoder.least_tokens(["a" * 10_000]) for encoder, _ in encoders.values()]
+    assert max(least) > 100

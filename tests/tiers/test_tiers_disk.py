@@ -169,3 +169,13 @@ def test_what_is_no_regular_file_is_an_error_at_once(tmp_path, kind):
     with pytest.raises(OSError, match=r"not a regular file|Too many levels"):
         RealDisk().read(path)
     assert not before or len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_that_claims_a_terabyte_is_not_read_into_memory(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"1" * 5000)
+    os.truncate(path, 1 << 40)
+    found = RealDisk().read(path)
+    assert found[:5000] == b"1" * 5000
+    assert len(found) < 4 << 20
+    assert RealDisk().read(path, 10) == b"1" * 10

@@ -273,3 +273,13 @@ def test_parts_are_pinned_while_a_turn_prefills_and_free_after(place):
     assert prefills == sorted(prefills)
     assert prefills[-1] > restored
     assert pinned[-1] == 0
+
+
+def test_what_cannot_fit_is_refused_before_it_is_encoded(place, monkeypatch):
+    encoded = []
+    chat = place.serving.chat
+    monkeypatch.setattr(chat, "least_tokens", lambda request: 512, raising=True)
+    monkeypatch.setattr(chat, "prompt", encoded.append, raising=True)
+    with pytest.raises(RequestError, match="at least 512 tokens; this model's context of 512"):
+        place.ask(prompts(3))
+    assert encoded == []

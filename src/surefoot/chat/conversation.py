@@ -53,6 +53,19 @@ class Chat:
         """The number that every token id is below."""
         return self._encoder.tokens
 
+    def least_tokens(self, request: Input) -> int:
+        """Return how many tokens a request makes at least, at the cost of looking at lengths.
+
+        Encoding megabytes takes seconds; what cannot fit is known before.
+        """
+        match request:
+            case ChatInput():
+                return self._encoder.least_tokens(one.content for one in request.messages)
+            case TextInput(text):
+                return self._encoder.least_tokens([text])
+            case TokensInput(tokens):
+                return len(tokens)
+
     def prompt(self, request: Input) -> Prompt:
         """Return the tokens a model will see; it may be empty for an empty raw prompt.
 

@@ -77,7 +77,18 @@ class Encoder:
         self._starts = re.compile(f"(?={self._whole.pattern})")
         self._copy: Tokenizer | None = None
         # Not the vocabulary's size: ids may have holes.
-        self.tokens = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+        self.tokens = max(vocabulary.values()) + 1
+        self._keeps_bytes = _keeps_bytes(self._description)
+        self._longest = max(len(piece.encode()) for piece in vocabulary)
+
+    def least_tokens(self, strings: Iterable[str]) -> int:
+        """Return how many tokens these strings make at least; 0 where that cannot be known.
+
+        Costs a length per string. Where every byte of a text becomes part of some piece, and a
+        piece is spelled in no fewer bytes than it stands for, the longest piece bounds them all.
+        """
+        return sum(len(one) for one in strings) // self._longest if self._keeps_bytes else 0
 
     def raw(self, text: str, *, param: str) -> list[int]:
         """Encode a caller's own prompt: special tokens are parsed, and added where usual."""
@@ -133,6 +144,14 @@ class Encoder:
         ]
         model = _respelled_model(self._description["model"], respelled)
         return {**self._description, "added_tokens": added, "model": model}
+
+
+def _keeps_bytes(description: Mapping[str, Any]) -> bool:
+    """Return whether a tokenizer is byte-level BPE that drops, merges and replaces nothing."""
+    decoder, model = description["decoder"] or {}, description["model"]
+    whole = decoder.get("type") == "ByteLevel" and model["type"] == "BPE"
+    normal = description["normalizer"] is None and model.get("unk_token") is None
+    return whole and normal and '"Removed"' not in json.dumps(description["pre_tokenizer"])
 
 
 def _respelled_model(model: Mapping[str, Any], respelled: Mapping[str, str]) -> dict[str, Any]:

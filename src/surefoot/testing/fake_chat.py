@@ -28,6 +28,10 @@ class FakeChat:
 
     tokens = 256
 
+    def least_tokens(self, request: Input) -> int:
+        """Return what is known before encoding: nothing."""
+        return 0
+
     def prompt(self, request: Input) -> Prompt:
         """Return one token per byte of the rendered messages."""
         match request:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 _BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's own
+_COMPRESSION_MOST = 16  # what a compressing file system may save; more than that is a hole
+_SLACK_BYTES = 1 << 20
 
 
 class Entry(NamedTuple):
@@ -101,16 +103,19 @@ class RealDisk:
         """Return a regular file's bytes, at most the first ``nbytes``.
 
         Anything else under that name (a pipe, a device, a link) is an error at once: opening it
-        could wait for ever.
+        could wait for ever. A file that claims far more than it takes up on the medium was not
+        written by us; its first bytes are returned, and not the memory that the rest would need.
         """
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
             os.close(descriptor)
-            number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+            number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
             raise OSError(number, "not a regular file", str(path))
+        credible = found.st_blocks * _BLOCK_BYTES * _COMPRESSION_MOST + _SLACK_BYTES
+        most = min(found.st_size, credible)
         with open(descriptor, "rb") as file:
-            return file.read(-1 if nbytes is None else nbytes)
+            return file.read(most if nbytes is None else min(nbytes, most))
 
     def used(self, path: Path) -> int:
         """Return the file's allocated bytes; certain once it was forced down."""

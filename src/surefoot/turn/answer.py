@@ -37,6 +37,10 @@ def turn(ledger: Ledger) -> Steps:
     request, serving = ledger.request, ledger.serving
     ledger.started_at = serving.clock()
     _check_bias(request, serving.chat.tokens)
+    # Megabytes that cannot fit are refused before they are encoded, which takes seconds.
+    least = serving.chat.least_tokens(request.input)
+    if least >= serving.engine.context_tokens:
+        raise _too_long(request, f"at least {least}", serving.engine.context_tokens)
     prompt = serving.chat.prompt(request.input)
     room = _room(request, len(prompt), serving.engine.context_tokens)
     blocks = _name(prompt, ledger)
@@ -79,18 +83,26 @@ def _check_bias(request: TurnRequest, tokens: int) -> None:
 
 def _room(request: TurnRequest, prompt_tokens: int, context_tokens: int) -> int:
     """Return how many tokens the answer may have."""
-    param = "messages" if isinstance(request.input, ChatInput) else "prompt"
     if prompt_tokens == 0:
+        param = _param(request)
         raise RequestError(f"'{param}' is empty: it must make at least one token", param=param)
     if prompt_tokens >= context_tokens:
-        raise RequestError(
-            f"'{param}' makes {prompt_tokens} tokens; this model's context of {context_tokens} "
-            "tokens must hold the prompt and at least one token of the answer",
-            param=param,
-            code="context_length_exceeded",
-        )
+        raise _too_long(request, str(prompt_tokens), context_tokens)
     room = context_tokens - prompt_tokens
     return room if request.max_tokens is None else min(room, request.max_tokens)
+
+
+def _too_long(request: TurnRequest, tokens: str, context_tokens: int) -> RequestError:
+    return RequestError(
+        f"'{_param(request)}' makes {tokens} tokens; this model's context of {context_tokens} "
+        "tokens must hold the prompt and at least one token of the answer",
+        param=_param(request),
+        code="context_length_exceeded",
+    )
+
+
+def _param(request: TurnRequest) -> str:
+    return "messages" if isinstance(request.input, ChatInput) else "prompt"
 
 
 def _name(prompt: Prompt, ledger: Ledger) -> tuple[Block, ...]:
