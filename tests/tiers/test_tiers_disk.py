@@ -155,20 +155,26 @@ def test_a_write_that_the_system_cuts_short_goes_on(tmp_path, monkeypatch):
     assert (tmp_path / "a").read_bytes() == b"0123456789"
 
 
-@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
-def test_what_is_no_regular_file_is_an_error_at_once(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [("pipe", FileNotFoundError), ("link", FileNotFoundError), ("folder", IsADirectoryError)],
+)
+def test_what_is_no_file_of_ours_is_absent_at_once_and_replaced(tmp_path, kind, error):
     path = tmp_path / "a"
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "folder":
         path.mkdir()
     else:
-        (tmp_path / "b").write_bytes(b"1")
-        path.symlink_to(tmp_path / "b")
+        path.symlink_to("/dev/zero")
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-    with pytest.raises(OSError, match=r"not a regular file|Too many levels"):
+    with pytest.raises(error):
         RealDisk().read(path)
     assert not before or len(os.listdir("/proc/self/fd")) == before
+    if kind != "folder":
+        RealDisk().write_new(tmp_path / "b", b"1")
+        RealDisk().rename(tmp_path / "b", path)
+        assert RealDisk().read(path) == b"1"
 
 
 def test_a_file_that_claims_a_terabyte_is_not_read_into_memory(tmp_path):

@@ -102,15 +102,21 @@ class RealDisk:
     def read(self, path: Path, nbytes: int | None = None) -> bytes:
         """Return a regular file's bytes, at most the first ``nbytes``.
 
-        Anything else under that name (a pipe, a device, a link) is an error at once: opening it
-        could wait for ever. A file that claims far more than it takes up on the medium was not
-        written by us; its first bytes are returned, and not the memory that the rest would need.
+        A pipe, a device or a link under that name is no file of ours: it counts as absent, at
+        once, since opening it could wait for ever, and the next write replaces it. A file that
+        claims far more than it takes up on the medium was not written by us; its first bytes are
+        returned, and not the memory that the rest would need.
         """
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise FileNotFoundError(errno.ENOENT, "a link, no file", str(path)) from error
+            raise
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             os.close(descriptor)
-            number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+            number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.ENOENT
             raise OSError(number, "not a regular file", str(path))
         credible = found.st_blocks * _BLOCK_BYTES * _COMPRESSION_MOST + _SLACK_BYTES
         most = min(found.st_size, credible)
