@@ -61,3 +61,16 @@ def test_only_a_string_is_text():
     for value in (None, 1, ["x"]):
         with pytest.raises(RequestError):
             text("a", value)
+
+
+@pytest.mark.parametrize(
+    ("body", "key"),
+    [
+        (b'{"max_tokens": 1, "model": "m", "max_tokens": 2}', "max_tokens"),
+        (b'{"messages": [{"role": "user", "content": "a", "content": "b"}]}', "content"),
+        (b'{"logit_bias": {"5": 1, "5": 2}}', "5"),
+    ],
+)
+def test_a_key_that_is_there_twice_is_refused(body, key):
+    with pytest.raises(RequestError, match=f"'{key}' is there twice"):
+        parse_object(body)

@@ -28,7 +28,17 @@ def parse_object(body: bytes) -> dict[str, Any]:
         raise RequestError(f"the body is not JSON: {error}", code="invalid_json") from None
     if not isinstance(value, dict):
         wrong("the body", value, "a JSON object", param=None)
+    # Parsers differ in which of two equal keys they keep, so the client cannot know what it asked.
+    json.loads(body, object_pairs_hook=_without_twins)
     return value
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> None:
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise RequestError(f"'{key[:MOST_SHOWN]}' is there twice in one object", param=key)
+        seen.add(key)
 
 
 def parse_fields(model: type[Fields], values: Mapping[str, Any]) -> Fields:
