@@ -22,8 +22,6 @@ from surefoot.testing.families import FAMILIES, VOCABULARY
 from surefoot.testing.witness import AMPLE, WatchedEngine, opened
 from surefoot.turn import CacheMode
 
-torch.set_num_threads(2)
-
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 CASES = [(name, dtype) for name in FAMILIES for dtype in DTYPES]
 LEGS = ("ram", "ssd", "process", "own")
@@ -59,7 +57,12 @@ def engine_of(name, dtype):
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     """Every answer on every leg: {(name, dtype): {leg: {prompt: answer}}}."""
-    stores = tmp_path_factory.mktemp("stores-of-families")
+    threads = torch.get_num_threads()
+    yield every_answer(tmp_path_factory.mktemp("stores-of-families"))
+    torch.set_num_threads(threads)
+
+
+def every_answer(stores):
     found = {}
     for name, dtype in CASES:
         block = FAMILIES[name].block_tokens

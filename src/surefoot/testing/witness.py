@@ -24,6 +24,7 @@ from surefoot.testing.live_state import live_state
 from surefoot.turn import CacheMode, Done, Ledger, Serving, TurnRequest, turn
 
 ANSWER_TOKENS = 8
+THREADS = 1  # tiny products: waking a second thread costs more than it computes
 AMPLE = 1 << 34  # bytes; nothing is evicted here
 
 
@@ -52,10 +53,11 @@ class WatchedEngine:
 
     def __init__(self, name: str, dtype: torch.dtype) -> None:
         family = FAMILIES[name]
+        torch.set_num_threads(THREADS)
         self.engine = HfEngine(
             model(name, dtype, family.attentions[0]),
             tokenizer_source="none",
-            threads=2,
+            threads=THREADS,
             block_tokens=family.block_tokens,
             progress=lambda line: None,
             clock=ticking(),
