@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizers import KINDS, SPECIAL
-from tokenizers import AddedToken, Tokenizer, models, normalizers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from surefoot.chat.tokenizer import Encoder, strings_in
 from surefoot.errors import RequestError
@@ -214,3 +214,56 @@ def test_a_text_never_makes_fewer_tokens_than_was_said(encoders, kind, text):
 def test_a_long_text_is_known_to_be_long(encoders):
     least = [encoder.least_tokens(["a" * 10_000]) for encoder, _ in encoders.values()]
     assert max(least) > 100
+
+
+def without_z():
+    """A byte-level vocabulary that lacks a byte, so that text made of it vanishes."""
+    description = json.loads(KINDS["byte_level"]().to_str())
+    description["model"]["vocab"] = {
+        piece: at for piece, at in description["model"]["vocab"].items() if "z" not in piece
+    }
+    description["model"]["merges"] = []
+    return Tokenizer.from_str(json.dumps(description))
+
+
+def changed(**parts):
+    tokenizer = KINDS["byte_level"]()
+    for name, part in parts.items():
+        setattr(tokenizer, name, part)
+    return tokenizer
+
+
+def swallowing():
+    tokenizer = KINDS["byte_level"]()
+    tokenizer.add_special_tokens([AddedToken("<|wide|>", rstrip=True)])
+    return tokenizer
+
+
+SHRINKERS = {
+    "a normalizer": (
+        lambda: changed(normalizer=normalizers.Replace(Regex("a+"), "a")),
+        "a" * 9000,
+    ),
+    "a split that removes": (
+        lambda: changed(
+            pre_tokenizer=pre_tokenizers.Sequence(
+                [
+                    pre_tokenizers.Split(" ", "removed"),
+                    pre_tokenizers.ByteLevel(add_prefix_space=False),
+                ]
+            )
+        ),
+        " " * 9000,
+    ),
+    "a byte that is lacking": (without_z, "z" * 9000),
+    "an added token that takes spaces along": (swallowing, "<|wide|>" + " " * 9000),
+    "unknown characters that become one": (KINDS["metaspace"], "\u6f22" * 9000),
+}
+
+
+@pytest.mark.parametrize("what", tuple(SHRINKERS))
+def test_nothing_is_said_of_a_tokenizer_that_shortens_text(what):
+    make, text = SHRINKERS[what]
+    encoder = Encoder(make())
+    assert len(encoder.raw(text, param="prompt")) < 100, "the text is not shortened"
+    assert encoder.least_tokens([text]) == 0

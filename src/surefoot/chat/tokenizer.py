@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
 
 from surefoot.errors import RequestError
 
@@ -80,15 +81,20 @@ class Encoder:
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         self.tokens = max(vocabulary.values()) + 1
         self._keeps_bytes = _keeps_bytes(self._description)
+        self._lacking = bytes(one for one in range(128) if _spelled(one) not in vocabulary)
         self._longest = max(len(piece.encode()) for piece in vocabulary)
 
     def least_tokens(self, strings: Iterable[str]) -> int:
         """Return how many tokens these strings make at least; 0 where that cannot be known.
 
-        Costs a length per string. Where every byte of a text becomes part of some piece, and a
-        piece is spelled in no fewer bytes than it stands for, the longest piece bounds them all.
+        Costs one look at the bytes. Where every ASCII byte that has a piece of its own becomes part
+        of some piece, and a piece is spelled in no fewer bytes than it stands for, the longest
+        piece bounds them all.
         """
-        return sum(len(one) for one in strings) // self._longest if self._keeps_bytes else 0
+        if not self._keeps_bytes:
+            return 0
+        kept = (one.encode("ascii", "ignore").translate(None, self._lacking) for one in strings)
+        return sum(map(len, kept)) // self._longest
 
     def raw(self, text: str, *, param: str) -> list[int]:
         """Encode a caller's own prompt: special tokens are parsed, and added where usual."""
@@ -148,10 +154,18 @@ class Encoder:
 
 def _keeps_bytes(description: Mapping[str, Any]) -> bool:
     """Return whether a tokenizer is byte-level BPE that drops, merges and replaces nothing."""
-    decoder, model = description["decoder"] or {}, description["model"]
-    whole = decoder.get("type") == "ByteLevel" and model["type"] == "BPE"
-    normal = description["normalizer"] is None and model.get("unk_token") is None
-    return whole and normal and '"Removed"' not in json.dumps(description["pre_tokenizer"])
+    model, added = description["model"], description["added_tokens"]
+    if model["type"] != "BPE" or (description["decoder"] or {}).get("type") != "ByteLevel":
+        return False
+    removes = '"Removed"' in json.dumps(description["pre_tokenizer"])
+    swallows = any(one["lstrip"] or one["rstrip"] for one in added)
+    return description["normalizer"] is None and not removes and not swallows
+
+
+def _spelled(byte: int) -> str:
+    """Return how a byte-level vocabulary spells an ASCII byte."""
+    (piece, _), *_ = ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(chr(byte))
+    return str(piece)
 
 
 def _respelled_model(model: Mapping[str, Any], respelled: Mapping[str, str]) -> dict[str, Any]:
