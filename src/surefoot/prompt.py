@@ -38,6 +38,27 @@ class MediaSpan:
 
 
 @dataclass(frozen=True, slots=True)
+class MediaItem:
+    """What a vision tower consumes of one media item, as host bytes.
+
+    ``data`` is C-order, little-endian; ``grid`` is what the family derives positions from: for the
+    Qwen families (temporal, height, width) in patches, for Gemma (height, width). ``tokens`` is how
+    many placeholder tokens stand for the item. The name commits to all of it.
+    """
+
+    name: MediaName
+    kind: str
+    tokens: int
+    dtype: str
+    shape: tuple[int, ...]
+    grid: tuple[int, ...]
+    data: bytes
+
+    def __post_init__(self) -> None:
+        assert self.tokens > 0, self.tokens
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """Token ids in order, and the media that some of them stand for.
 

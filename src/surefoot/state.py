@@ -97,6 +97,37 @@ class Group:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a vision tower made of one media item, alone."""
+
+    components: tuple[Component, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all components."""
+        return sum(memoryview(component.data).nbytes for component in self.components)
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureSchema:
+    """What a model's features look like; ``ROWS`` counts an item's placeholder tokens."""
+
+    components: tuple[ComponentSchema, ...]
+
+    def feature_bytes(self, tokens: int) -> int:
+        """Return the bytes of the features of an item of ``tokens`` placeholder tokens."""
+        return sum(prod(one.shape_for(tokens)) * DTYPE_BYTES[one.dtype] for one in self.components)
+
+    def mismatch(self, features: Features, tokens: int) -> str | None:
+        """Say how ``features`` differ from what an item of ``tokens`` tokens must have."""
+        expected = [(one.name, one.dtype, one.shape_for(tokens)) for one in self.components]
+        found = [(one.name, one.dtype, one.shape) for one in features.components]
+        if found != expected:
+            return f"components {found} where {expected} belong"
+        return None
+
+
 def by_name(groups: Iterable[Group]) -> dict[str, Group]:
     """Index groups by name; two groups of one name are a bug."""
     listed = list(groups)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from surefoot.identity import ModelName
-from surefoot.prompt import Prompt
-from surefoot.state import Group, Part
+from surefoot.prompt import MediaItem, MediaName, Prompt
+from surefoot.state import Features, FeatureSchema, Group, Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +71,19 @@ class Run(Protocol):
         """
         ...
 
+    def supply(self, media: MediaName, features: Features) -> None:
+        """Hand over an item's features, before the first block that needs them; only copied from.
+
+        Raises:
+            ValueError: they do not fit the engine's schema; the run is untouched.
+        """
+        ...
+
     def prefill(self, end: int) -> None:
-        """Consume prompt tokens ``[position, end)`` in one pass: a whole block or the tail."""
+        """Consume prompt tokens ``[position, end)`` in one pass: a whole block or the tail.
+
+        Every media item with a token in there must have been supplied.
+        """
         ...
 
     def cut(self, start: int, groups: Collection[str]) -> tuple[Part, ...]:
@@ -135,8 +146,29 @@ class Engine(Protocol):
         """Measured at start-up; a restore may take no longer than computing would."""
         ...
 
-    def begin(self, prompt: Prompt, sampling: Sampling) -> Run:
-        """Start a sequence at position 0; nothing is computed yet."""
+    @property
+    def features(self) -> FeatureSchema | None:
+        """What the vision tower makes of an item; None for a model that takes no media."""
+        ...
+
+    def encode(self, item: MediaItem) -> Features:
+        """Run the vision tower on one item, alone; the result is owned by the caller.
+
+        Raises:
+            EngineError: the tower failed.
+        """
+        ...
+
+    def begin(self, prompt: Prompt, sampling: Sampling, media: Sequence[MediaItem] = ()) -> Run:
+        """Start a sequence at position 0; nothing is computed yet.
+
+        Args:
+            prompt: tokens and media spans.
+            sampling: how tokens are chosen.
+            media: the prompt's items, one per span and in their order (an item twice, if it is
+                there twice). More items than spans are those of a longer prompt that this one
+                begins; its last span may be cut short.
+        """
         ...
 
 
