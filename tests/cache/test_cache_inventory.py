@@ -4,8 +4,8 @@ import sqlite3
 
 import pytest
 
-from surefoot.cache.inventory import CHILDREN_MAX, NAMES_PER_QUERY, Verdict, open_inventory
-from surefoot.cache.lifecycle import State
+from surefoot.cache.inventory import CHILDREN_MAX, NAMES_PER_QUERY, VERSION, open_inventory
+from surefoot.cache.lifecycle import State, Verdict
 from surefoot.errors import TierError
 from surefoot.identity import SpanSlice
 from surefoot.prompt import MediaName
@@ -142,6 +142,8 @@ def test_sums_are_counted_anew_when_opened(path, inventory):
         "DROP TABLE used",
         "ALTER TABLE models RENAME COLUMN last_open TO mast_open",
         "DROP TRIGGER part_out",
+        "DROP TRIGGER features_out",
+        f"PRAGMA user_version = {VERSION - 1}; DROP TABLE features; DROP TABLE features_used",
         "PRAGMA ignore_check_constraints = ON; UPDATE parts SET state = 'other'",
         "PRAGMA ignore_check_constraints = ON; UPDATE blocks SET start = end",
         "PRAGMA ignore_check_constraints = ON; UPDATE blocks SET spans = '{'",

@@ -4,6 +4,7 @@ import pytest
 
 from surefoot.cache.policy import LADDER_BLOCKS, kept_groups, on_ladder
 from surefoot.laws import RecurrentSnapshot, TokenRows
+from surefoot.prompt import MediaName, MediaSpan
 from surefoot.receipt import Miss
 from surefoot.testing.cache_kit import (
     EVERY_LAW,
@@ -19,8 +20,8 @@ from surefoot.testing.cache_kit import (
 C = 4  # tokens in a block
 
 
-def kept(groups, count, *, branch=0):
-    blocks = blocks_of(range(count))
+def kept(groups, count, *, branch=0, media=()):
+    blocks = blocks_of(range(count), media=media)
     return {
         index + 1
         for index in range(len(blocks))
@@ -40,6 +41,31 @@ def test_a_snapshot_is_kept_at_both_ends_the_branch_and_the_ladder(groups):
             ladder = filter(on_ladder, range(1, whole + 1))
             expected = {(count - 1) // C, count // C, branch, *ladder}
             assert kept(groups, count, branch=branch) == {n for n in expected if 0 < n <= whole}
+
+
+@pytest.mark.parametrize("groups", [HYBRID, SNAPSHOT_ONLY])
+def test_a_snapshot_is_kept_before_the_first_image_and_before_the_last(groups):
+    count = 50 * C
+    plain = kept(groups, count)
+    for starts in ((70,), (72,), (75, 97, 130), (75, 76, 190), (70, 70 + C), (198,), (0,)):
+        media = tuple(MediaSpan(start, 1, MediaName(bytes([start]) * 32)) for start in starts)
+        expected = {starts[0] // C, starts[-1] // C} - {0}
+        assert kept(groups, count, media=media) == plain | expected, starts
+
+
+def test_an_image_of_many_blocks_begins_but_once():
+    media = (MediaSpan(70, 60, MediaName(b"m" * 32)),)
+    assert kept(HYBRID, 50 * C, media=media) == kept(HYBRID, 50 * C) | {70 // C}
+
+
+@pytest.mark.parametrize("start", range(60, 70))
+def test_another_picture_under_one_text_restores_the_text_from_the_second_on(start):
+    tokens = list(range(start)) + [9] * 6 + list(range(100, 130))
+    first, second = ((MediaSpan(start, 6, MediaName(bytes([byte]) * 32)),) for byte in (1, 2))
+    with Bench(None, HYBRID).open() as cache:
+        take_turn(cache, tokens, media=first)
+        _, restored = take_turn(cache, tokens, media=second)
+        assert restored.boundary == start // C
 
 
 def test_groups_that_are_no_snapshots_are_cut_for_every_block():

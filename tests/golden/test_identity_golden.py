@@ -5,6 +5,7 @@ A name that changes orphans every stored record. When a change is meant, say so 
 """
 
 import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -55,8 +56,17 @@ def slow_block(parent, start, tokens, spans):
     return blake3(b"surefoot block\0" + b"".join(parts)).digest()
 
 
+# A picture of 2 x 2 patches under a processor's settings, and a prompt that holds it twice.
+SETTINGS = '["Qwen2VLImageProcessorPil",{"merge_size":2,"patch_size":16}]'
+PATCHES = struct.pack("<24f", *(at / 8 - 1 for at in range(24)))
+PICTURE = identity.media_name(
+    identity.settings_digest("processor", SETTINGS), "float32", (4, 6), (1, 2, 2), PATCHES
+)
+SEEN = Prompt.of(range(12), (MediaSpan(1, 1, PICTURE), MediaSpan(3, 7, PICTURE)))
+
 SALT = identity.salt_of(KEY, "tenant")
 FIRST, SECOND = identity.name_blocks(PROMPT, (4, 7), MODEL, SALT)
+TWICE, INSIDE, AFTER = identity.name_blocks(SEEN, (4, 8, 12), MODEL, SALT)
 
 NAMES = {
     "root": (identity.root_name(MODEL, SALT), slow(b"root", MODEL, SALT)),
@@ -80,6 +90,29 @@ NAMES = {
     "media": (
         identity.media_name(DATA[:8], "float32", (2, 3), (1, 2, 1), DATA),
         slow(b"media", DATA[:8], "float32", (2, 3), (1, 2, 1), DATA),
+    ),
+    "picture": (
+        PICTURE,
+        slow(
+            b"media",
+            slow(b"settings", "processor", SETTINGS),
+            "float32",
+            (4, 6),
+            (1, 2, 2),
+            PATCHES,
+        ),
+    ),
+    "block of a picture twice": (
+        TWICE.name,
+        slow_block(TWICE.parent, 0, range(4), [(1, 1, 0, PICTURE), (3, 1, 0, PICTURE)]),
+    ),
+    "block inside a picture": (
+        INSIDE.name,
+        slow_block(TWICE.name, 4, range(4, 8), [(0, 4, 1, PICTURE)]),
+    ),
+    "block of a picture's end": (
+        AFTER.name,
+        slow_block(INSIDE.name, 8, range(8, 12), [(0, 2, 5, PICTURE)]),
     ),
     "pixels": (
         identity.pixels_name(DATA[:8], 4, 2, DATA),

@@ -1,8 +1,8 @@
 """I12: the bytes of a record do not drift, and docs/FORMAT.md shows the ones that are written.
 
-``record-v1.rec`` was written by the first release of the format and must be readable for ever. A
-format that must change gets a new version number, a ``format`` note in ``changes/``, and a golden
-file of its own; this one stays.
+``record-v1.rec`` and ``record-v1-features.rec`` were written by the first release of the format and
+must be readable for ever. A format that must change gets a new version number, a ``format`` note in
+``changes/``, and golden files of its own; these stay.
 """
 
 import re
@@ -12,22 +12,27 @@ import pytest
 from blake3 import blake3
 
 from surefoot.errors import CorruptRecord
-from surefoot.identity import FeatureName, KeyId, ModelName, name_blocks, salt_of
+from surefoot.identity import FeatureName, KeyId, ModelName, feature_name, name_blocks, salt_of
 from surefoot.prompt import MediaName, MediaSpan, Prompt
 from surefoot.record import (
+    FeatureHeader,
     Header,
     UnknownFormat,
     content,
+    feature_key,
     header_bytes,
     key,
     read_header,
     seal,
+    seal_features,
     unseal,
+    unseal_features,
 )
-from surefoot.state import Component, Part
+from surefoot.state import Component, Features, Part
 
 HERE = Path(__file__).parent
 GOLDEN = (HERE / "record-v1.rec").read_bytes()
+GOLDEN_FEATURES = (HERE / "record-v1-features.rec").read_bytes()
 FORMAT = (HERE.parent.parent / "docs" / "FORMAT.md").read_text()
 
 MODEL = ModelName(bytes(range(32)))
@@ -44,16 +49,28 @@ PART = Part(
         Component("values", "uint8", (3,), b"\xfd\xfe\xff"),
     ),
 )
+NAME = feature_name(MODEL, SALT, MEDIA)
+SEEN = Features(
+    (
+        Component("rows", "bfloat16", (4, 3), bytes(range(24))),
+        Component("deep", "uint8", (2, 4, 1), bytes(range(200, 208))),
+    )
+)
 
 
 def test_the_writer_writes_the_golden_bytes():
     assert seal(BLOCK, PART, content=content(PART), features=FEATURES) == GOLDEN
+    features = seal_features(NAME, SEEN, model=MODEL, media=MEDIA, tokens=4, content=content(SEEN))
+    assert features == GOLDEN_FEATURES
 
 
 def test_the_reader_reads_the_golden_bytes():
     expected = Header(BLOCK, "full", content(PART), FEATURES)
     assert unseal(GOLDEN, name=BLOCK.name, group="full") == (expected, PART)
     assert read_header(GOLDEN[: header_bytes(GOLDEN)]) == expected
+    expected = FeatureHeader(NAME, MODEL, MEDIA, 4, content(SEEN))
+    assert unseal_features(GOLDEN_FEATURES, name=NAME) == (expected, SEEN)
+    assert read_header(GOLDEN_FEATURES[: header_bytes(GOLDEN_FEATURES)]) == expected
 
 
 @pytest.mark.parametrize(
@@ -61,30 +78,37 @@ def test_the_reader_reads_the_golden_bytes():
     [
         ("record-v1-truncated.rec", CorruptRecord, "where the record has"),
         ("record-v2.rec", UnknownFormat, "version 2"),
-        ("record-v1-kind-2.rec", UnknownFormat, "kind 2"),
+        ("record-v1-kind-3.rec", UnknownFormat, "kind 3"),
     ],
 )
-def test_the_reader_refuses_a_torn_record_a_later_version_and_the_kind_to_come(file, kind, says):
+def test_the_reader_refuses_a_torn_record_a_later_version_and_a_later_kind(file, kind, says):
     with pytest.raises(kind, match=says):
         unseal((HERE / file).read_bytes(), name=BLOCK.name, group="full")
 
 
-def test_the_format_page_shows_the_golden_record():
-    # Every row of bytes in the worked example is compared with the file.
-    example = FORMAT.split("## Worked example", 1)[1]
+@pytest.mark.parametrize(
+    ("title", "golden", "names"),
+    [
+        ("a part", GOLDEN, (key(BLOCK.name, "full"), content(PART).hex(), BLOCK.parent.hex())),
+        ("features", GOLDEN_FEATURES, (feature_key(NAME), content(SEEN).hex())),
+    ],
+)
+def test_the_format_page_shows_the_golden_records(title, golden, names):
+    # Every row of bytes in a worked example is compared with the file.
+    example = FORMAT.split(f"## Worked example: {title}\n", 1)[1].split("\n## ", 1)[0]
     rows = re.findall(r"^ *(\d+)  ((?:[0-9a-f]{2} )*[0-9a-f]{2})$", example, re.MULTILINE)
     shown = {int(offset): bytes.fromhex(digits) for offset, digits in rows}
-    end = header_bytes(GOLDEN)
-    assert b"".join(shown[offset] for offset in sorted(shown)) == GOLDEN[:88] + GOLDEN[end:]
+    end = header_bytes(golden)
+    assert b"".join(shown[offset] for offset in sorted(shown)) == golden[:88] + golden[end:]
     for offset, run in shown.items():
-        assert GOLDEN[offset : offset + len(run)] == run
-    assert GOLDEN[88:end].rstrip(b" ").decode() in example.replace("\n", "")
-    for shown_name in (key(BLOCK.name, "full"), content(PART).hex(), BLOCK.parent.hex()):
+        assert golden[offset : offset + len(run)] == run
+    assert golden[88:end].rstrip(b" ").decode() in example.replace("\n", "")
+    for shown_name in names:
         assert shown_name in example
 
 
 def test_the_format_pages_block_encoding_digests_to_the_blocks_name():
-    example = FORMAT.split("## Worked example", 1)[1]
+    example = FORMAT.split("## Worked example: a part", 1)[1]
     quoted = re.search(r"BLAKE3\(([^)]*)\)", example)
     assert quoted is not None
     domain, *rest = quoted[1].split()

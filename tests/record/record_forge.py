@@ -5,10 +5,10 @@ from struct import pack
 
 from blake3 import blake3
 
-from surefoot.identity import FeatureName, ModelName, Salt, name_blocks
+from surefoot.identity import FeatureName, ModelName, Salt, feature_name, name_blocks
 from surefoot.prompt import MediaName, MediaSpan, Prompt
-from surefoot.record import content, seal
-from surefoot.state import Component, Part
+from surefoot.record import content, seal, seal_features
+from surefoot.state import Component, Features, Part
 
 PREAMBLE = 88
 MODEL = ModelName(b"m" * 32)
@@ -23,9 +23,23 @@ PART = Part(
     ),
 )
 
+MEDIA = MediaName(b"c" * 32)
+NAME, OTHER_NAME = (feature_name(MODEL, Salt(salt * 32), MEDIA) for salt in (b"s", b"t"))
+SEEN = Features(
+    (
+        Component("rows", "bfloat16", (3, 4), bytes(range(24))),
+        Component("deep", "uint8", (2, 3, 1), bytes(range(100, 106))),
+    )
+)
+
 
 def sealed(block=SECOND, part=PART, features=FEATURES):
     return seal(block, part, content=content(part), features=features)
+
+
+def sealed_features(name=NAME, features=SEEN, **changes):
+    fields = {"model": MODEL, "media": MEDIA, "tokens": 3, "content": content(features)} | changes
+    return seal_features(name, features, **fields)
 
 
 def opened(record):
@@ -52,3 +66,9 @@ def lying(**changes):
     """Return the sample record with header fields changed and everything sealed anew."""
     fields, payload = opened(sealed())
     return forged(canonical(fields | changes), payload)
+
+
+def lying_features(**changes):
+    """Return the sample record of features, likewise."""
+    fields, payload = opened(sealed_features())
+    return forged(canonical(fields | changes), payload, kind=2)

@@ -4,6 +4,9 @@ The model is what computing would give (a function of the block's name) plus wha
 each step: used bytes are what a recount says and within capacity (I6), pinned parts are where they
 were (I7); every restore is compared bit for bit (I2), what failed verification is not offered again
 before it is committed anew (I8), and after an eviction nothing dead is left (I13).
+
+Features of media items live in the same store, under budgets of their own; what was not found once
+is not found again before somebody commits it.
 """
 
 import tempfile
@@ -24,6 +27,7 @@ from hypothesis.stateful import (
 
 from surefoot.cache.forest import Node
 from surefoot.laws import restorable
+from surefoot.record import feature_key
 from surefoot.record import key as record_key
 from surefoot.testing.cache_kit import (
     BLOCK_TOKENS,
@@ -32,15 +36,21 @@ from surefoot.testing.cache_kit import (
     blocks_of,
     check_restored,
     commit,
+    feature_name_of,
+    features_of,
+    image_of,
+    spoiled_features,
     take_turn,
 )
 
 ROOMY = 1 << 20
 SMALL_RAM = (0, 1_500, 6_000, ROOMY)  # a record of these groups is about 900 bytes
 SMALL_SSD = (0, 20_000, 60_000, 1 << 30)  # a file takes up 4,096
+PICTURES = [image_of(number) for number in range(8)]
 
 prompts = st.tuples(st.lists(st.sampled_from([0, 1]), max_size=7), st.integers(0, 3))
 near = st.integers(0, 2**16)
+pictures = st.sampled_from(PICTURES)
 
 
 def tokens_of(prompt):
@@ -56,12 +66,17 @@ def tokens_of(prompt):
 class CacheMachine(RuleBasedStateMachine):
     turns = Bundle("turns")
 
-    @initialize(family=st.sampled_from(sorted(FAMILIES)), ram=st.sampled_from(SMALL_RAM))
-    def begin(self, family, ram):
+    @initialize(
+        family=st.sampled_from(sorted(FAMILIES)),
+        ram=st.sampled_from(SMALL_RAM),
+        feature_ram=st.sampled_from(SMALL_RAM),
+    )
+    def begin(self, family, ram, feature_ram):
         self.scope = ExitStack()
         folder = Path(self.scope.enter_context(tempfile.TemporaryDirectory()))
         self.bench = Bench(folder / "store", FAMILIES[family])
-        self.bench.ram_bytes = ram
+        self.bench.ram_bytes, self.bench.feature_ram_bytes = ram, feature_ram
+        self.absent = {feature_name_of(one) for one in PICTURES}  # until they are committed
         self.open_turns = {}
         self.damaged = set()  # keys of files that do not hold what was written, or are gone
         self.cache = self.bench.start()
@@ -142,6 +157,44 @@ class CacheMachine(RuleBasedStateMachine):
     def is_of(entry, block):
         return block is not None and entry.name == block.name.hex()
 
+    @rule(wanted=st.sets(pictures))
+    def look_at_pictures(self, wanted):
+        found = self.find(wanted)
+        for item in wanted:
+            if feature_name_of(item) not in found:
+                self.commit_features(item)
+        if self.bench.feature_ram_bytes == ROOMY:
+            assert self.find(wanted) == {feature_name_of(item) for item in wanted}
+
+    @rule(item=pictures)
+    def commit_features(self, item):
+        name = feature_name_of(item)
+        self.cache.commit_features(name, item, features_of(item))
+        self.absent.discard(name)
+
+    @rule(item=pictures)
+    def commit_features_that_disagree(self, item):
+        name = feature_name_of(item)
+        if not self.find([item]):
+            return
+        before = self.cache.status()["counters"]["disagreements"]
+        self.cache.commit_features(name, item, spoiled_features(features_of(item)))
+        assert self.cache.status()["counters"]["disagreements"] == before + 1
+        self.absent.add(name)
+        assert not self.find([item])  # I8
+
+    def find(self, items):
+        wanted = {feature_name_of(item): item for item in items}
+        found = self.cache.features(wanted, deadline_s=5)
+        for name, features in found.items():
+            made = features_of(wanted[name])
+            assert [bytes(one.data) for one in features.components] == [
+                bytes(one.data) for one in made.components
+            ]  # I2
+        assert not found.keys() & self.absent  # I8
+        self.absent |= wanted.keys() - found.keys()
+        return found.keys()
+
     # What happens to the store.
 
     @rule(which=near, at=near, bit=st.integers(0, 7))
@@ -190,12 +243,15 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(
         ram=st.sampled_from(SMALL_RAM),
         ssd=st.sampled_from(SMALL_SSD),
+        feature_ram=st.sampled_from(SMALL_RAM),
+        feature_ssd=st.sampled_from(SMALL_SSD),
         lost=st.sampled_from(["nothing", "inventory", "bytes of it", "secret", "queue"]),
         at=near,
     )
-    def restart(self, ram, ssd, lost, at):
+    def restart(self, ram, ssd, feature_ram, feature_ssd, lost, at):
         if lost == "queue":  # a process that ends without draining
             take_turn(self.cache, tokens_of(([0, 1, 1, 0, 0, 1], 2)))
+            self.commit_features(PICTURES[0])
         self.cache.close()
         inventory = self.bench.folder / "inventory.sqlite"
         if lost == "inventory":
@@ -208,6 +264,7 @@ class CacheMachine(RuleBasedStateMachine):
                 data[(at + index * 257) % len(data)] ^= 0xFF
             inventory.write_bytes(data)
         self.bench.ram_bytes, self.bench.ssd_bytes = ram, ssd
+        self.bench.feature_ram_bytes, self.bench.feature_ssd_bytes = feature_ram, feature_ssd
         self.cache = self.bench.start()
 
     @rule(free=st.integers(1, 9_000))
@@ -224,6 +281,14 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache._ssd.evict(free)
         for nodes in self.cache._ssd.inventory.trees(lambda _: False).values():
             self.check_nothing_dead(nodes)
+
+    @rule(free=st.integers(1, 20_000))
+    def evict_features_from_ssd(self, free):
+        assert self.cache.drain(10)
+        before, _ = self.cache._ssd.inventory.features.used()
+        self.cache._ssd.evict_features(free)
+        after, _ = self.cache._ssd.inventory.features.used()
+        assert after <= max(before - free, 0)
 
     @staticmethod
     def plant(trees, name, parent, start, end, group, part):
@@ -260,8 +325,9 @@ class CacheMachine(RuleBasedStateMachine):
         assert restored.boundary <= plan.boundary <= plan.limit
         assert (restored.miss_reason is None) == (restored.boundary == plan.limit > 0)
         if restored.boundary < plan.boundary:
-            # Whatever kept it from standing there is not offered again (I8).
-            again = self.cache.plan(plan.blocks, limit=plan.limit)
+            # Whatever kept it from standing there is not offered again (I8). A boundary above may
+            # stand without it, on what was committed since the plan.
+            again = self.cache.plan(plan.blocks, limit=plan.boundary)
             assert again.boundary < plan.boundary or self.recommitted(plan, restored)
         if plan in self.open_turns:
             scope, keys = self.open_turns[plan]
@@ -287,13 +353,22 @@ class CacheMachine(RuleBasedStateMachine):
         used, parts = ssd.inventory.used()
         rows = list(ssd.inventory.rows())
         assert (sum(row.nbytes for row in rows), len(rows)) == (used, parts)
+        features_used, items = ssd.inventory.features.used()
+        listed = list(ssd.inventory.features.rows())
+        assert (sum(row.nbytes for row in listed), len(listed)) == (features_used, items)
         on_disk = dict(ssd.tier.list())
         indexed = {record_key(row.name, row.group): row.nbytes for row in rows}
+        indexed |= {feature_key(row.name): row.nbytes for row in listed}
         assert on_disk.keys() <= indexed.keys()
         assert indexed.keys() - on_disk.keys() <= self.damaged
         for key, size in on_disk.items():
             assert size == indexed[key] or key in self.damaged
-        assert used <= ssd.quota.capacity or self.cache._holds.pinned_keys()
+        assert used + features_used <= ssd.quota.capacity or self.cache._holds.pinned_keys()
+        assert features_used <= ssd.quota.feature_capacity
+        recount = list(self.cache._features._ram._tier.list())
+        shown = self.cache.status()["features"]["ram"]
+        assert (len(recount), sum(size for _, size in recount)) == (shown["items"], shown["bytes"])
+        assert shown["bytes"] <= shown["capacity"]
 
     @invariant()
     def pinned_parts_stay(self):  # I7

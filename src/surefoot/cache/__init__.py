@@ -8,14 +8,17 @@ policy      which boundaries keep a recurrent snapshot             (pure)
 forest      what to evict, by the laws                             (pure)
 quota       who leaves the SSD tier, over all models               (pure)
 lifecycle   the states of a part; pins, fences, queued writes
+features    what vision towers made: found, verified, committed
 ram, ssd    the two tiers as the cache uses them
-inventory   SQLite: an index that may be lost
+inventory   SQLite: an index that may be lost; feature_rows its table of features
+entry       what a listing shows
 reconcile   inventory and files brought together
 courier     the bounded I/O threads
 offline     the commands that tend a store
 """
 
-from surefoot.cache.cache import Cache, Entry
+from surefoot.cache.cache import Cache
+from surefoot.cache.entry import Entry
 from surefoot.cache.offline import (
     Collection,
     Verification,

@@ -9,30 +9,35 @@ both hold sealed record bytes, and nothing is handed out that was not verified o
         restored = cache.restore(plan, deadline_s=...)
         ... prefill a block, cut cache.kept_groups(...) ...
         cache.commit(block, parts, turn=plan)
+
+What a vision tower made of the prompt's images is found and stored likewise, but stands alone:
+``features`` and ``commit_features``.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import Any
 
 from surefoot.cache import policy
-from surefoot.cache.courier import Batch, Job, Lane
+from surefoot.cache.courier import Batch, Job, Lanes, Outage
+from surefoot.cache.entry import Entry, part_entry
+from surefoot.cache.features import FEATURE_COUNTERS, FeatureCache, FeatureRam
 from surefoot.cache.lifecycle import Holds, PartKey
 from surefoot.cache.planner import Load, Plan, Source, Stored, make_plan
 from surefoot.cache.ram import RamShelf
 from surefoot.cache.restore import Absent, Busy, Late, Loaded, Restored, restore, verify
 from surefoot.cache.ssd import SsdShelf
 from surefoot.errors import CacheFault, CorruptRecord, TierError
-from surefoot.identity import Block, BlockName, ModelName
+from surefoot.identity import Block, BlockName, FeatureName, ModelName
+from surefoot.prompt import MediaItem
 from surefoot.receipt import Miss
 from surefoot.record import key as record_key
 from surefoot.record import seal
-from surefoot.state import Group, Part, by_name
+from surefoot.state import Features, FeatureSchema, Group, Part, by_name
 
 SEEN_BLOCKS = 65_536  # names kept of blocks that were computed here, stored or not; 10 MB
-DOWN_S = 30.0  # how long a tier with a stalled read is planned around
 _COUNTERS = (
     "plans",
     "hits",
@@ -44,26 +49,8 @@ _COUNTERS = (
     "disagreements",
     "unqueued_writes",
     "dropped_writes",
+    *(name for name in FEATURE_COUNTERS if name.startswith("feature")),
 )
-
-
-class Entry(NamedTuple):
-    """One stored part, as a listing shows it: names and sizes, nothing of the prompt."""
-
-    name: str
-    group: str
-    start: int
-    end: int
-    nbytes: int
-    tiers: tuple[str, ...]
-    last_used: float | None  # wall clock; None while only RAM has it
-
-
-class Lanes(NamedTuple):
-    """The courier's two lanes."""
-
-    reads: Lane
-    writes: Lane
 
 
 class Cache:
@@ -74,7 +61,9 @@ class Cache:
         *,
         model: ModelName,
         groups: tuple[Group, ...],
+        feature_schema: FeatureSchema | None,
         ram: RamShelf,
+        feature_ram: FeatureRam,
         ssd: SsdShelf | None,
         holds: Holds,
         lanes: Lanes,
@@ -91,6 +80,7 @@ class Cache:
         self._ssd = ssd
         self._holds = holds
         self._lanes = lanes
+        self._outage = Outage(lanes.reads, clock)
         self._clock = clock
         self._wall_clock = wall_clock
         self._on_close = on_close
@@ -98,7 +88,16 @@ class Cache:
         self._turns: dict[Plan, list[PartKey]] = {}
         self._counts: Counter[str] = Counter()
         self._seen: dict[BlockName, None] = {}  # in order of first sight
-        self._down_until = clock()
+        self._features = FeatureCache(
+            model=model,
+            schema=feature_schema,
+            ram=feature_ram,
+            ssd=ssd,
+            lanes=lanes,
+            outage=self._outage,
+            clock=clock,
+            wall_clock=wall_clock,
+        )
 
     def plan(self, blocks: Sequence[Block], *, limit: int) -> Plan:
         """Return where a restore can stand, at most at ``limit`` blocks (I4).
@@ -169,7 +168,12 @@ class Cache:
         )
 
     def commit(
-        self, block: Block, parts: Sequence[tuple[Part, bytes]], *, turn: Plan | None = None
+        self,
+        block: Block,
+        parts: Sequence[tuple[Part, bytes]],
+        *,
+        turn: Plan | None = None,
+        features: Sequence[FeatureName] = (),
     ) -> int:
         """Store a block's parts, each with its content digest; return the tokens newly added.
 
@@ -177,6 +181,7 @@ class Cache:
         compared by content: a difference means that the same computation gave two results, so
         neither is kept. With ``turn``, the parts are pinned until that turn's ``pinned`` ends. A
         block without parts is worth a call too: a later prompt learns where it leaves this one.
+        The records name the ``features`` that the block consumed.
         """
         with self._lock:
             self._see(block.name)
@@ -187,13 +192,38 @@ class Cache:
                 self._disagree(block.name)
                 return 0
             added = [
-                self._keep(block, part, content, durable=part.group in durable, turn=turn)
+                self._keep(
+                    block,
+                    part,
+                    content,
+                    durable=part.group in durable,
+                    turn=turn,
+                    features=features,
+                )
                 for part, content in parts
             ]
         if not any(added):
             return 0
         self._counts["committed_tokens"] += block.end - block.start
         return block.end - block.start
+
+    def features(
+        self, wanted: Mapping[FeatureName, MediaItem], *, deadline_s: float
+    ) -> dict[FeatureName, Features]:
+        """Return what is stored of the wanted items' features; blocks for ``deadline_s`` at most.
+
+        Each was verified and compared with its item (I2); one that is absent, late or damaged is
+        left out, for the tower to make. Components are views that stay valid. Never raises for a
+        fault of a tier (I10).
+        """
+        return self._features.find(wanted, deadline_s=deadline_s)
+
+    def commit_features(self, name: FeatureName, item: MediaItem, features: Features) -> None:
+        """Store what the tower made of an item: in RAM at once if it fits, on SSD soon after.
+
+        Features that are held already are compared by content, as parts are by ``commit``.
+        """
+        self._features.commit(name, item, features)
 
     def status(self) -> dict[str, Any]:
         """Return figures for ``/v1/cache`` and ``/metrics``; counts only, nothing of a prompt."""
@@ -207,7 +237,8 @@ class Cache:
                 "stalls": 0,
                 "state": "up",
             }
-            counters = {name: self._counts[name] for name in _COUNTERS}
+            counts = self._counts + self._features.counters()
+        counters = {name: counts[name] for name in _COUNTERS}
         tiers = {Source.RAM.value: ram}
         if self._ssd:
             tiers[Source.SSD.value] = self._ssd_status(self._ssd)
@@ -215,21 +246,23 @@ class Cache:
         return {
             "model": self.model.hex(),
             "tiers": tiers,
+            "features": self._features.status(),
             "pending_writes": self._lanes.writes.pending(),
             "counters": counters,
         }
 
     def entries(self) -> Iterator[Entry]:
-        """Yield every stored part this process can see, in no promised order."""
+        """Yield every record this process can see, in no promised order."""
         with self._lock:
             held = {(block.name, group): (block, part) for block, group, part in self._ram.items()}
         for row in self._ssd.inventory.rows() if self._ssd else ():
             in_ram = held.pop((row.name, row.group), None)
             tiers = (Source.RAM.value, Source.SSD.value) if in_ram else (Source.SSD.value,)
-            yield Entry(row.name.hex(), row.group, row.start, row.end, row.nbytes, tiers, row.tick)
+            yield part_entry(row, tiers)
         for (name, group), (block, part) in held.items():
             tiers = (Source.RAM.value,)
-            yield Entry(name.hex(), group, block.start, block.end, part.nbytes, tiers, None)
+            yield Entry(name.hex(), group, block.start, block.end, part.nbytes, tiers, None, "part")
+        yield from self._features.entries()
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until everything committed is durable; false if that takes too long."""
@@ -250,7 +283,7 @@ class Cache:
         # Barred first: a row read before its deletion must not outlive the mark of it (I8).
         fenced, leaving = self._holds.barred()
         on_ssd, unknown = self._ssd_contents(names)
-        down = self._down
+        down = self._outage.lasts
         with self._lock:
             in_ram = {(name, group) for name in names for group in self._ram.held(name)}
         usable = {
@@ -285,10 +318,6 @@ class Cache:
             self._ssd.counts.failures += 1
             return {}, True
 
-    @property
-    def _down(self) -> bool:
-        return self._clock() < self._down_until and self._lanes.reads.stalled > 0
-
     # Restoring.
 
     def _fetch(
@@ -314,7 +343,7 @@ class Cache:
                 results[load] = self._from_ram(plan.blocks[load.block], load.group, deadline)
         arrived = batch.wait(deadline) if submitted else {}
         if batch.stalled:
-            self._down_until = self._clock() + DOWN_S
+            self._outage.begin()
         results.update((load, arrived.get(load, Late("the deadline passed"))) for load in submitted)
         return results
 
@@ -395,7 +424,14 @@ class Cache:
         return {**durable, **in_ram}, set(durable)
 
     def _keep(
-        self, block: Block, part: Part, content: bytes, *, durable: bool, turn: Plan | None
+        self,
+        block: Block,
+        part: Part,
+        content: bytes,
+        *,
+        durable: bool,
+        turn: Plan | None,
+        features: Sequence[FeatureName],
     ) -> bool:
         """Put a part wherever it is not yet; return whether no tier had it and one does now."""
         key = (block.name, part.group)
@@ -407,7 +443,7 @@ class Cache:
         taken = False
         if not in_ram or wanted:
             found = self._ram.get(key) if in_ram else None
-            data = found if found is not None else seal(block, part, content=content)
+            data = found or seal(block, part, content=content, features=features)
             if not in_ram:
                 taken = self._ram.put(block, part.group, data, content=content, tick=tick)
             if wanted:
@@ -474,7 +510,7 @@ class Cache:
 
     def _ssd_status(self, ssd: SsdShelf) -> dict[str, Any]:
         reads, writes = self._lanes
-        state = "down" if self._down or writes.stuck else "up"
+        state = "down" if self._outage.lasts or writes.stuck else "up"
         try:
             used, parts = ssd.inventory.used()
         except TierError:

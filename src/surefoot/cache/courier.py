@@ -13,12 +13,13 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from threading import Condition, Thread, current_thread
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from surefoot.errors import CacheFault
 
 SPARE_THREADS = 4  # replacements for stalled threads, per lane
 WRITE_STALL_S = 30.0  # a write that takes longer is left behind
+DOWN_S = 30.0  # how long a tier with a stalled read is planned around
 JOIN_S = 5.0  # how long closing waits for a job that runs
 
 Result = TypeVar("Result")  # never None
@@ -202,6 +203,13 @@ class Lane:
             raise bug
 
 
+class Lanes(NamedTuple):
+    """The courier's two lanes."""
+
+    reads: Lane
+    writes: Lane
+
+
 class Batch(Generic[Key, Result]):
     """Reads that belong together: submitted at once, awaited with one deadline."""
 
@@ -252,3 +260,21 @@ class Batch(Generic[Key, Result]):
                 if self._open and result is not None:
                     self._results[key] = result
                 self._arrived.notify_all()
+
+
+class Outage:
+    """Whether a tier is planned around, because a read of it stalled lately and still does."""
+
+    def __init__(self, lane: Lane, clock: Callable[[], float]) -> None:
+        self._lane = lane
+        self._clock = clock
+        self._until = clock()
+
+    def begin(self) -> None:
+        """Say that a read has just stalled."""
+        self._until = self._clock() + DOWN_S
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the tier is to be left alone."""
+        return self._clock() < self._until and self._lane.stalled > 0

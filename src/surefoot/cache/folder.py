@@ -1,7 +1,7 @@
 """The store's folder: who may read it, who has it open, who evicts, and its secret.
 
     store/              0700
-      records/          one file per part (the SSD tier)
+      records/          one file per record (the SSD tier)
       inventory.sqlite  the index, rebuilt when lost
       owners/W.lock     held (flock) by the process whose writer id is W, free once it is dead
       owners/evict      held by whoever evicts

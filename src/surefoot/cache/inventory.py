@@ -13,18 +13,18 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from enum import Enum, auto
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, TypeAlias
 
+from surefoot.cache.feature_rows import FEATURE_TABLES, FeatureRows
 from surefoot.cache.forest import Node, Stored
-from surefoot.cache.lifecycle import PartKey, State
+from surefoot.cache.lifecycle import FileRow, PartKey, State, Verdict
 from surefoot.errors import TierError
 from surefoot.identity import Block, BlockName, ModelName, SpanSlice
 from surefoot.prompt import MediaName
 
-VERSION = 1
+VERSION = 2
 NAMES_PER_QUERY = 16_000  # SQLite takes 32,766 variables in a statement
 CHILDREN_MAX = 64  # compared to say where a prompt left the stored ones
 WAIT_S = 5.0  # for another process's write
@@ -58,16 +58,9 @@ CREATE TRIGGER part_out AFTER DELETE ON parts
     BEGIN UPDATE used SET bytes = bytes - old.bytes, parts = parts - 1; END;
 CREATE TRIGGER part_sized AFTER UPDATE OF bytes ON parts
     BEGIN UPDATE used SET bytes = bytes + new.bytes - old.bytes; END;
+{FEATURE_TABLES}
 PRAGMA user_version = {VERSION};
 """
-
-
-class Verdict(Enum):
-    """What the inventory says of a part that somebody wants to write."""
-
-    STAGED = auto()  # the caller writes it
-    HELD = auto()  # it is stored, or being written, with the same content
-    DIFFERENT = auto()  # it is stored with other content: a fault
 
 
 class Row(NamedTuple):
@@ -80,14 +73,6 @@ class Row(NamedTuple):
     end: int
     nbytes: int
     tick: float
-
-
-class PartRow(NamedTuple):
-    """Where a part is in its life, who wrote it, and the bytes it is accounted with."""
-
-    state: State
-    owner: str
-    nbytes: int
 
 
 class ModelRow(NamedTuple):
@@ -103,6 +88,8 @@ Trees: TypeAlias = dict[ModelName, dict[BlockName, Node]]
 class Inventory:
     """One process's view of the index; every method may be called from any thread.
 
+    ``features`` is the table of media features; all the rest is of parts.
+
     Raises:
         TierError: from every method, when the file is damaged or another process keeps it busy.
     """
@@ -110,6 +97,7 @@ class Inventory:
     def __init__(self, path: Path) -> None:
         # Reads have a connection of their own, so that planning never waits for a writer.
         self._reader_lock, self._writer_lock = Lock(), Lock()
+        self.features = FeatureRows(self._read, self._write)
         path.touch(mode=0o600)  # SQLite's other files take their mode from this one
         with _faults():
             self._writer = _connect(path)
@@ -144,7 +132,7 @@ class Inventory:
         return [_block(row) for row in rows]
 
     def used(self) -> tuple[int, int]:
-        """Return the bytes and the number of parts, staged ones included (I6)."""
+        """Return the bytes and the number of all parts, staged ones included (I6)."""
         rows = self._read("SELECT bytes, parts FROM used", ())
         return rows[0] if rows else (0, 0)
 
@@ -158,11 +146,11 @@ class Inventory:
         )
         yield from (Row(*row) for row in rows)
 
-    def parts(self) -> dict[PartKey, PartRow]:
+    def parts(self) -> dict[PartKey, FileRow]:
         """Return every row's state, owner and bytes."""
         rows = self._read("SELECT name, grp, state, owner, bytes FROM parts", ())
         return {
-            (name, group): PartRow(State(state), owner, nbytes)
+            (name, group): FileRow(State(state), owner, nbytes)
             for name, group, state, owner, nbytes in rows
         }
 
@@ -256,7 +244,9 @@ class Inventory:
         """Give every stored model that has no row one, as if it were last open now."""
         with self._write() as connection:
             connection.execute(
-                "INSERT OR IGNORE INTO models SELECT DISTINCT model, ?, NULL FROM blocks", (at,)
+                "INSERT OR IGNORE INTO models SELECT model, ?, NULL FROM "
+                "(SELECT model FROM blocks UNION SELECT model FROM features)",
+                (at,),
             )
 
     def open_model(self, model: ModelName, *, at: float, laws: str) -> None:
@@ -350,8 +340,11 @@ def _prepare(connection: sqlite3.Connection) -> None:
     (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if verdict != "ok":
         raise sqlite3.DatabaseError(verdict)
-    counted = connection.execute("SELECT coalesce(sum(bytes), 0), count(*) FROM parts").fetchone()
-    connection.execute("UPDATE used SET bytes = ?, parts = ?", counted)
+    for sums, count, table in (("used", "parts", "parts"), ("features_used", "items", "features")):
+        connection.execute(
+            f"UPDATE {sums} SET bytes = (SELECT coalesce(sum(bytes), 0) FROM {table}), "
+            f"{count} = (SELECT count(*) FROM {table})"
+        )
 
 
 def _schema(connection: sqlite3.Connection) -> list[Any]:

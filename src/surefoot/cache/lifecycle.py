@@ -14,9 +14,9 @@ crash forgets a fence with the process; the record still meets verification befo
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from threading import Lock
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from surefoot.identity import Block, BlockName
 
@@ -31,6 +31,22 @@ class State(StrEnum):
     STORED = "stored"
     PINNED = "pinned"
     FENCED = "fenced"
+
+
+class Verdict(Enum):
+    """What the inventory says of a record that somebody wants to write."""
+
+    STAGED = auto()  # the caller writes it
+    HELD = auto()  # it is stored, or being written, with the same content
+    DIFFERENT = auto()  # it is stored with other content: a fault
+
+
+class FileRow(NamedTuple):
+    """Where a record is in its life, who wrote it, and the bytes it is accounted with."""
+
+    state: State
+    owner: str
+    nbytes: int
 
 
 class Event(StrEnum):

@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from surefoot.cache.cache import Cache, Lanes
-from surefoot.cache.courier import Job, Lane
+from surefoot.cache.cache import Cache
+from surefoot.cache.courier import Job, Lane, Lanes
+from surefoot.cache.features import FeatureRam
 from surefoot.cache.folder import SECRET_BYTES, Folder, RandomBytes
 from surefoot.cache.inventory import Inventory, open_inventory
 from surefoot.cache.lifecycle import Holds
@@ -23,7 +24,7 @@ from surefoot.cache.reconcile import reconcile
 from surefoot.cache.ssd import Quota, SsdShelf
 from surefoot.errors import SetupError, TierError
 from surefoot.identity import ModelName
-from surefoot.state import Group
+from surefoot.state import FeatureSchema, Group
 from surefoot.tiers.disk import RealDisk
 from surefoot.tiers.ram import RamTier
 from surefoot.tiers.ssd import SsdTier
@@ -49,9 +50,12 @@ def open_cache(
     *,
     model: ModelName,
     groups: tuple[Group, ...],
+    feature_schema: FeatureSchema | None,
     store: Path | None,
     ram_bytes: int,
     ssd_bytes: int,
+    feature_ram_bytes: int,
+    feature_ssd_bytes: int,
     free_floor_bytes: int,
     io_threads: int,
     queue_bytes: int,
@@ -65,9 +69,12 @@ def open_cache(
     Args:
         model: the model's name; parts of other models in the store are left alone until evicted.
         groups: the model's state groups; none for a model that is served without a cache.
+        feature_schema: what the model's vision tower makes; None for a model without one.
         store: the folder, shared by several processes on one machine; None for RAM alone.
         ram_bytes: capacity of the RAM tier, in record bytes.
         ssd_bytes: quota of the SSD tier, in bytes on disk, over all processes and models.
+        feature_ram_bytes: what features may take up in RAM, beside ``ram_bytes``.
+        feature_ssd_bytes: what features may take up of ``ssd_bytes``.
         free_floor_bytes: what the disk must keep free.
         io_threads: threads that read; one more writes.
         queue_bytes: record bytes that may wait to be written.
@@ -80,29 +87,27 @@ def open_cache(
         SetupError: the store folder cannot be used.
     """
     holds = Holds()
-    ram = RamShelf(RamTier(), capacity=ram_bytes, laws=laws_of(groups), pinned=holds.pinned_keys)
-    lanes = Lanes(
-        Lane("read", threads=io_threads, queue_bytes=queue_bytes, clock=clock),
-        Lane("write", threads=1, queue_bytes=queue_bytes, clock=clock),
-    )
-    opened = _Opened(None, b"", _nothing)
+    lanes = _lanes(io_threads, queue_bytes, clock)
     if store is None:
-        opened = opened._replace(secret=random_bytes(SECRET_BYTES))
+        opened = _Opened(None, random_bytes(SECRET_BYTES), _nothing)
     else:
-        place, writer = Folder(store), random_bytes(WRITER_BYTES).hex()
+        writer = random_bytes(WRITER_BYTES).hex()
         opened = _open_store(
-            _Membership(place, writer, model, encode_laws(groups), wall_clock),
+            _Membership(Folder(store), writer, model, encode_laws(groups), wall_clock),
             make_tier=make_tier,
-            quota=Quota(ssd_bytes, free_floor_bytes, place.free_bytes),
+            make_quota=partial(Quota, ssd_bytes, feature_ssd_bytes, free_floor_bytes),
             holds=holds,
             random_bytes=random_bytes,
         )
     if opened.ssd:
-        lanes.writes.submit(Job(opened.ssd.fit, 0))
+        fit = partial(opened.ssd.fit, features=feature_schema is not None)
+        lanes.writes.submit(Job(fit, 0))
     return Cache(
         model=model,
         groups=groups,
-        ram=ram,
+        feature_schema=feature_schema,
+        ram=RamShelf(RamTier(), capacity=ram_bytes, laws=laws_of(groups), pinned=holds.pinned_keys),
+        feature_ram=FeatureRam(RamTier(), capacity=feature_ram_bytes),
         ssd=opened.ssd,
         holds=holds,
         lanes=lanes,
@@ -180,7 +185,7 @@ def _open_store(
     membership: _Membership,
     *,
     make_tier: Callable[[Path, str], SsdTier],
-    quota: Quota,
+    make_quota: Callable[[Callable[[], int]], Quota],
     holds: Holds,
     random_bytes: RandomBytes,
 ) -> _Opened:
@@ -193,13 +198,20 @@ def _open_store(
         tier,
         inventory,
         owner=membership.writer,
-        quota=quota,
+        quota=make_quota(folder.free_bytes),
         holds=holds,
         evicting=folder.evicting,
         open_models=partial(open_models, folder),
         wall_clock=membership.wall_clock,
     )
     return _Opened(ssd, secret, partial(membership.leave, inventory))
+
+
+def _lanes(io_threads: int, queue_bytes: int, clock: Callable[[], float]) -> Lanes:
+    return Lanes(
+        Lane("read", threads=io_threads, queue_bytes=queue_bytes, clock=clock),
+        Lane("write", threads=1, queue_bytes=queue_bytes, clock=clock),
+    )
 
 
 def _nothing() -> None:

@@ -8,9 +8,14 @@ the new prompt's last token. With nothing evicted, the new prompt restores
     S' = min(S, L) blocks                where no group is a recurrent snapshot;
     S' blocks                            where one is, if the stored prompt ended at S' (the next
                                          turn of a conversation, the same prompt again), if another
-                                         prompt has already left it there (the third one does), or
-                                         if a snapshot is no larger than the block's rows;
+                                         prompt has already left it there (the third one does), if
+                                         its first or its last image begins in the block after it,
+                                         or if a snapshot is no larger than the block's rows;
     the ladder's last rung <= S' blocks  otherwise, or more if some prompt ended in between.
+
+Where an image begins, a script that shows many pictures under one text leaves the prompt that it
+sent before. Two such snapshots a prompt, however many images it has: its first, behind what all of
+them share, and its last, in the newest turn.
 
 The ladder is 1, 2, 4, 8, 16 and then every 16th block. Below 16 the doubling keeps at least half of
 what is shared, for five snapshots; above, a miss costs at most 15 blocks of prefill, once, because
@@ -70,4 +75,12 @@ def _wanted(blocks: Sequence[Block], prompt_tokens: int, branch: int) -> set[int
     # The same prompt again stands below its last token; the next turn stands at its last boundary.
     ends = [block.end for block in blocks]
     below, last = bisect_right(ends, prompt_tokens - 1), bisect_right(ends, prompt_tokens)
-    return {below, last, branch} - {0}
+    return {below, last, branch, *_before_images(blocks)} - {0}
+
+
+def _before_images(blocks: Sequence[Block]) -> list[int]:
+    """Return the last boundaries before the first image and before the last one that begin."""
+    begun = [
+        index for index, block in enumerate(blocks) if any(span.offset == 0 for span in block.spans)
+    ]
+    return [begun[0], begun[-1]] if begun else []

@@ -5,25 +5,34 @@ what a dead writer left staged goes; a row whose file is gone goes; a record wit
 adopted from its header. Nothing is served on the strength of this: a restore verifies every record.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
 
 from surefoot.cache.inventory import Inventory
-from surefoot.cache.lifecycle import PartKey, State
+from surefoot.cache.lifecycle import FileRow, State
 from surefoot.errors import CorruptRecord
-from surefoot.identity import NAME_BYTES, Block, BlockName
-from surefoot.record import HEADER_PREFIX_BYTES, header_bytes, read_header
+from surefoot.record import (
+    HEADER_PREFIX_BYTES,
+    FeatureHeader,
+    Header,
+    feature_key,
+    header_bytes,
+    read_header,
+    read_key,
+)
 from surefoot.record import key as record_key
 from surefoot.tiers.ssd import SsdTier
 
 _ADOPT_ROWS = 500  # per transaction, so that a running server's writes get in between
 
-Found = tuple[Block, str, bytes, int]
+Key = TypeVar("Key", bound=Hashable)
+Found: TypeAlias = tuple[Header | FeatureHeader, int]  # with the file's bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """What had to be done to make inventory and files agree, in parts."""
+    """What had to be done to make inventory and files agree, in records."""
 
     adopted: int
     missing: int
@@ -45,31 +54,15 @@ def reconcile(
     Raises:
         TierError: the medium or the inventory failed.
     """
-    rows = inventory.parts()
+    parts, features = inventory.parts(), inventory.features.files()
     files = dict(tier.list())
-    staged = [
-        key for key, row in rows.items() if row.state is State.STAGED and row.owner not in living
-    ]
-    for key in staged:
-        tier.delete(record_key(*key))
-        files.pop(record_key(*key), None)
-    # A file published after the listing is no missing one: ask again before dropping a row.
-    missing = [
-        key
-        for key, row in rows.items()
-        if row.state is State.STORED
-        and record_key(*key) not in files
-        and tier.head(record_key(*key), 1) is None
-    ]
-    inventory.drop([*staged, *missing])
-    inventory.resize(
-        {
-            key: size
-            for key, row in rows.items()
-            if (size := files.get(record_key(*key), row.nbytes)) != row.nbytes
-        }
-    )
-    known = {record_key(*key) for key in rows}
+    old_parts = _compare(tier, files, parts, lambda key: record_key(*key), living)
+    inventory.drop([*old_parts.staged, *old_parts.missing])
+    inventory.resize(old_parts.sizes)
+    old_features = _compare(tier, files, features, feature_key, living)
+    inventory.features.drop([*old_features.staged, *old_features.missing])
+    inventory.features.resize(old_features.sizes)
+    known = {*(record_key(*key) for key in parts), *map(feature_key, features)}
     unreadable: list[str] = []
     adopted = 0
     batch: list[Found] = []
@@ -77,20 +70,68 @@ def reconcile(
         batch.append(found)
         adopted += 1
         if len(batch) >= _ADOPT_ROWS:
-            inventory.adopt(batch, tick=now)
+            _adopt(inventory, batch, now)
             batch = []
-    inventory.adopt(batch, tick=now)
-    return Reconciled(adopted, len(missing), len(staged), len(unreadable))
+    _adopt(inventory, batch, now)
+    return Reconciled(
+        adopted,
+        len(old_parts.missing) + len(old_features.missing),
+        len(old_parts.staged) + len(old_features.staged),
+        len(unreadable),
+    )
 
 
-def part_key(key: str) -> PartKey | None:
-    """Return the block and group that a tier key names; None if it names none."""
-    name, _, group = key.partition(".")
-    try:
-        digest = bytes.fromhex(name)
-    except ValueError:
-        return None
-    return (BlockName(digest), group) if group and len(digest) == NAME_BYTES else None
+@dataclass(frozen=True, slots=True)
+class _Compared(Generic[Key]):
+    """Rows that a dead writer left staged, rows without a file, and sizes that differ."""
+
+    staged: list[Key]
+    missing: list[Key]
+    sizes: dict[Key, int]
+
+
+def _compare(
+    tier: SsdTier,
+    files: dict[str, int],
+    rows: Mapping[Key, FileRow],
+    key_of: Callable[[Key], str],
+    living: Collection[str],
+) -> _Compared[Key]:
+    """Compare one table with the files; what was left staged leaves the tier and ``files``."""
+    staged = [
+        key for key, row in rows.items() if row.state is State.STAGED and row.owner not in living
+    ]
+    for key in staged:
+        tier.delete(key_of(key))
+        files.pop(key_of(key), None)
+    # A file published after the listing is no missing one: ask again before dropping a row.
+    missing = [
+        key
+        for key, row in rows.items()
+        if row.state is State.STORED
+        and key_of(key) not in files
+        and tier.head(key_of(key), 1) is None
+    ]
+    sizes = {
+        key: size
+        for key, row in rows.items()
+        if (size := files.get(key_of(key), row.nbytes)) != row.nbytes
+    }
+    return _Compared(staged, missing, sizes)
+
+
+def _adopt(inventory: Inventory, batch: list[Found], now: float) -> None:
+    inventory.adopt(
+        [
+            (one.block, one.group, one.content, nbytes)
+            for one, nbytes in batch
+            if isinstance(one, Header)
+        ],
+        tick=now,
+    )
+    inventory.features.adopt(
+        [(one, nbytes) for one, nbytes in batch if isinstance(one, FeatureHeader)], tick=now
+    )
 
 
 def _unindexed(
@@ -106,10 +147,10 @@ def _unindexed(
             unreadable.append(key)
             continue
         if found is not None:
-            yield (*found, nbytes)
+            yield found, nbytes
 
 
-def _header(tier: SsdTier, key: str) -> tuple[Block, str, bytes] | None:
+def _header(tier: SsdTier, key: str) -> Header | FeatureHeader | None:
     prefix = tier.head(key, HEADER_PREFIX_BYTES)
     if prefix is None:
         return None
@@ -117,6 +158,7 @@ def _header(tier: SsdTier, key: str) -> tuple[Block, str, bytes] | None:
     if needed > len(prefix):
         prefix = tier.head(key, needed) or b""
     header = read_header(prefix)
-    if part_key(key) != (header.block.name, header.group):
-        raise CorruptRecord(f"the file {key} holds another block's record")
-    return header.block, header.group, header.content
+    named = header.name if isinstance(header, FeatureHeader) else (header.block.name, header.group)
+    if read_key(key) != named:
+        raise CorruptRecord(f"the file {key} holds another record")
+    return header

@@ -39,14 +39,22 @@ def stats(*, store: StoreFlag = "", as_json: JsonFlag = False) -> None:
         return
     console = Console()
     console.print(
-        f"{found['store']}: {found['parts']} records, {_size(found['bytes'])}, processes that have "
+        f"{found['store']}: {found['parts']} parts, {_size(found['bytes'])}; features of "
+        f"{found['features']} images, {_size(found['feature_bytes'])}; processes that have "
         f"it open: {found['open_by']}, free on the disk: {_size(found['free_bytes'])}",
         highlight=False,
         soft_wrap=True,
     )
-    table = Table("model", "records", "bytes", "last open")
+    table = Table("model", "parts", "bytes", "features", "bytes", "last open")
     for model, one in found["models"].items():
-        table.add_row(model[:16], str(one["parts"]), _size(one["bytes"]), _ago(one["last_open"]))
+        table.add_row(
+            model[:16],
+            str(one["parts"]),
+            _size(one["bytes"]),
+            str(one["features"]),
+            _size(one["feature_bytes"]),
+            _ago(one["last_open"]),
+        )
     console.print(table)
 
 
@@ -58,11 +66,16 @@ def ls(*, store: StoreFlag = "", as_json: JsonFlag = False) -> None:
         for entry in entries:
             print(json.dumps(entry._asdict()))
         return
-    table = Table("block", "group", "tokens", "bytes", "last used")
+    table = Table("name", "kind", "group", "tokens", "bytes", "last used")
     for entry in entries:
         span = f"{entry.start}-{entry.end}"
         table.add_row(
-            entry.name[:16], entry.group, span, _size(entry.nbytes), _ago(entry.last_used)
+            entry.name[:16],
+            entry.kind,
+            entry.group,
+            span,
+            _size(entry.nbytes),
+            _ago(entry.last_used),
         )
     Console().print(table)
 
@@ -97,7 +110,8 @@ def gc(
         print(json.dumps(asdict(found)))
     else:
         print(
-            f"removed {found.parts} records ({_size(found.nbytes)}), "
+            f"removed {found.parts} parts and the features of {found.features} images "
+            f"({_size(found.nbytes)}), "
             f"{found.orphans} of them of models long unused"
         )
 

@@ -1,4 +1,5 @@
-"""A record's header: which block and group the payload belongs to, as canonical JSON.
+"""A record's header: which block and group, or which media item, the payload belongs to, as
+canonical JSON.
 
 One header has one byte form: the reader encodes what it decoded and compares, so a second spelling
 of the same fields (another order, a float for a count, an extra field) is refused.
@@ -6,8 +7,9 @@ of the same fields (another order, a float for a count, an extra field) is refus
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from surefoot.errors import CorruptRecord
 from surefoot.identity import (
@@ -28,6 +30,8 @@ GROUP = re.compile(r"[a-z0-9-]+")
 COMPONENT = re.compile(r"[!-~]+")  # ASCII that prints
 _COUNT_END = 2**63
 
+AnyHeader = TypeVar("AnyHeader", "Header", "FeatureHeader")
+
 
 @dataclass(frozen=True, slots=True)
 class Header:
@@ -43,14 +47,25 @@ class Header:
     features: tuple[FeatureName, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class FeatureHeader:
+    """What a record of features says of itself, all of it as the writer stated it.
+
+    The name commits to the model, to the media item and to a salt that no record holds, so a reader
+    compares each field with what it asks for.
+    """
+
+    name: FeatureName
+    model: ModelName
+    media: MediaName
+    tokens: int  # placeholder tokens that the item has in a prompt
+    content: bytes
+
+
 def encode_header(header: Header, slots: tuple[Slot, ...]) -> bytes:
     """Return the header's only byte form; spaces fill it up so that the payload is aligned."""
     block = header.block
     fields = {
-        "codec": CODEC,
-        "components": [
-            {"dtype": slot.dtype, "name": slot.name, "shape": slot.shape} for slot in slots
-        ],
         "content": header.content.hex(),
         "end": block.end,
         "features": [feature.hex() for feature in header.features],
@@ -62,8 +77,19 @@ def encode_header(header: Header, slots: tuple[Slot, ...]) -> bytes:
         "spans": [span._asdict() | {"media": span.media.hex()} for span in block.spans],
         "start": block.start,
     }
-    text = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii")
-    return text + b" " * padding(PREAMBLE_BYTES + len(text))
+    return _encoded(fields, slots)
+
+
+def encode_feature_header(header: FeatureHeader, slots: tuple[Slot, ...]) -> bytes:
+    """Return the only byte form of a header of features, filled up likewise."""
+    fields = {
+        "content": header.content.hex(),
+        "media": header.media.hex(),
+        "model": header.model.hex(),
+        "name": header.name.hex(),
+        "tokens": header.tokens,
+    }
+    return _encoded(fields, slots)
 
 
 def decode_header(raw: bytes) -> tuple[Header, tuple[Slot, ...]]:
@@ -72,19 +98,46 @@ def decode_header(raw: bytes) -> tuple[Header, tuple[Slot, ...]]:
     Raises:
         CorruptRecord: these are not the bytes of a header whose block is what it is named (I2).
     """
+    header, slots = _decoded(raw, _header, encode_header)
+    if not renames(header.block):
+        raise CorruptRecord(f"the header's block is not what {header.block.name.hex()} names")
+    return header, slots
+
+
+def decode_feature_header(raw: bytes) -> tuple[FeatureHeader, tuple[Slot, ...]]:
+    """Return the header of features and where its components lie in the payload.
+
+    Raises:
+        CorruptRecord: these are not the bytes of such a header (I2).
+    """
+    return _decoded(raw, _feature_header, encode_feature_header)
+
+
+def _encoded(fields: dict[str, object], slots: tuple[Slot, ...]) -> bytes:
+    fields["codec"] = CODEC
+    fields["components"] = [
+        {"dtype": slot.dtype, "name": slot.name, "shape": slot.shape} for slot in slots
+    ]
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii")
+    return text + b" " * padding(PREAMBLE_BYTES + len(text))
+
+
+def _decoded(
+    raw: bytes,
+    parse: Callable[[Any], AnyHeader],
+    encode: Callable[[AnyHeader, tuple[Slot, ...]], bytes],
+) -> tuple[AnyHeader, tuple[Slot, ...]]:
     try:
         fields = json.loads(raw)
         codec = fields["codec"]
         if codec != CODEC:
             raise UnknownFormat(f"codec {codec!r:.80}; this reader knows {CODEC!r} only")
-        header, slots = _header(fields), layout(_shapes(fields))
-        canonical = encode_header(header, slots) == raw
+        header, slots = parse(fields), layout(_shapes(fields))
+        canonical = encode(header, slots) == raw
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise CorruptRecord(f"a header field is missing or malformed ({error!r:.200})") from error
     if not canonical:
         raise CorruptRecord("the header is not in its canonical form")
-    if not renames(header.block):
-        raise CorruptRecord(f"the header's block is not what {header.block.name.hex()} names")
     return header, slots
 
 
@@ -100,6 +153,19 @@ def _header(fields: Any) -> Header:
     )
     features = tuple(FeatureName(_digest(feature)) for feature in fields["features"])
     return Header(block, _text(fields["group"], GROUP), _digest(fields["content"]), features)
+
+
+def _feature_header(fields: Any) -> FeatureHeader:
+    tokens = _count(fields["tokens"])
+    if not tokens:
+        raise ValueError("features of no token")
+    return FeatureHeader(
+        FeatureName(_digest(fields["name"])),
+        ModelName(_digest(fields["model"])),
+        MediaName(_digest(fields["media"])),
+        tokens,
+        _digest(fields["content"]),
+    )
 
 
 def _span(fields: Any) -> SpanSlice:

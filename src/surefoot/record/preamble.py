@@ -8,7 +8,9 @@ from surefoot.identity import NAME_BYTES, Buffer
 
 MAGIC = b"SUREFOOT"
 VERSION = 1
-PART = 1  # kind 2 is kept for one media item's features
+PART = 1
+FEATURES = 2
+KINDS = {PART: "a part", FEATURES: "a media item's features"}
 
 COUNTS = Struct("<8sHHIQ")  # magic, version, kind, header bytes, payload bytes
 HEADER_DIGEST_END = COUNTS.size + NAME_BYTES
@@ -25,6 +27,7 @@ class UnknownFormat(CorruptRecord):
 class Preamble(NamedTuple):
     """The preamble's fields, none of them verified beyond their own range."""
 
+    kind: int
     header_bytes: int
     payload_bytes: int
     header_digest: bytes
@@ -55,12 +58,13 @@ def read_preamble(view: memoryview) -> Preamble:
         raise CorruptRecord(f"the bytes start with {magic!r} where a record starts with {MAGIC!r}")
     if version != VERSION:
         raise UnknownFormat(f"record version {version}; this reader knows version {VERSION} only")
-    if kind != PART:
-        raise UnknownFormat(f"record kind {kind}; this reader knows kind {PART} only")
+    if kind not in KINDS:
+        known = " and ".join(map(str, KINDS))
+        raise UnknownFormat(f"record kind {kind}; this reader knows kinds {known} only")
     if header > HEADER_BYTES_MAX:
         raise CorruptRecord(f"a header of {header} bytes; the limit is {HEADER_BYTES_MAX}")
     digest = bytes(view[COUNTS.size : HEADER_DIGEST_END])
-    return Preamble(header, payload, digest, bytes(view[HEADER_DIGEST_END:PREAMBLE_BYTES]))
+    return Preamble(kind, header, payload, digest, bytes(view[HEADER_DIGEST_END:PREAMBLE_BYTES]))
 
 
 def header_bytes(prefix: Buffer) -> int:

@@ -1,4 +1,8 @@
-"""Sealing and unsealing: a part to bytes, and bytes back to the part that was sealed (I2)."""
+"""Sealing and unsealing: state to bytes, and bytes back to the state that was sealed (I2).
+
+A record holds one part, or the features of one media item. The two kinds share everything but their
+headers and keys; whoever asks for one is never answered with the other.
+"""
 
 from collections.abc import Iterable, Sequence
 from struct import Struct
@@ -6,13 +10,33 @@ from struct import Struct
 from blake3 import blake3
 
 from surefoot.errors import CorruptRecord
-from surefoot.identity import NAME_BYTES, Block, BlockName, Buffer, FeatureName, renames
-from surefoot.record.header import COMPONENT, GROUP, Header, decode_header, encode_header
+from surefoot.identity import (
+    NAME_BYTES,
+    Block,
+    BlockName,
+    Buffer,
+    FeatureName,
+    ModelName,
+    renames,
+)
+from surefoot.prompt import MediaName
+from surefoot.record.header import (
+    COMPONENT,
+    GROUP,
+    FeatureHeader,
+    Header,
+    decode_feature_header,
+    decode_header,
+    encode_feature_header,
+    encode_header,
+)
 from surefoot.record.layout import Slot, layout, payload_bytes
 from surefoot.record.preamble import (
     COUNTS,
+    FEATURES,
     HEADER_BYTES_MAX,
     HEADER_DIGEST_END,
+    KINDS,
     MAGIC,
     PART,
     PREAMBLE_BYTES,
@@ -21,22 +45,24 @@ from surefoot.record.preamble import (
     bytewise,
     read_preamble,
 )
-from surefoot.state import Component, Part
+from surefoot.state import Component, Features, Part
 
 _CONTENT_TAG = b"surefoot content\0"
 _HEADER_TAG = b"surefoot record header\0"
 _SEAL_TAG = b"surefoot record seal\0"
 
 _COUNT = Struct("<Q")
+# A part's key has one dot, since a group's name has none: no key names a part and features both.
+_FEATURE_KEY = ".media.features"
 
 
-def content(part: Part) -> bytes:
-    """Digest what a part's components are, independent of codec, lineage and time.
+def content(state: Part | Features) -> bytes:
+    """Digest what the components of a part or of features are, whatever codec, lineage and time.
 
     Costs one pass of BLAKE3 over the components, on the calling thread, without the GIL.
     """
     digest = blake3(_CONTENT_TAG)
-    for one in part.components:
+    for one in state.components:
         framed = [_framed(one.name), _framed(one.dtype), _COUNT.pack(len(one.shape))]
         digest.update(b"".join([*framed, *map(_COUNT.pack, one.shape)]))
         # Dtype and shape say how many bytes follow.
@@ -51,6 +77,26 @@ def key(name: BlockName, group: str) -> str:
     return f"{name.hex()}.{group}"
 
 
+def feature_key(name: FeatureName) -> str:
+    """Return the tier key of one media item's features; no part has it."""
+    assert len(name) == NAME_BYTES, name
+    return name.hex() + _FEATURE_KEY
+
+
+def read_key(key: str) -> tuple[BlockName, str] | FeatureName | None:
+    """Return the block and group, or the features, that a tier key names; None if neither."""
+    name, dot, rest = key.partition(".")
+    try:
+        digest = bytes.fromhex(name)
+    except ValueError:
+        return None
+    if len(digest) != NAME_BYTES or digest.hex() != name:
+        return None
+    if dot + rest == _FEATURE_KEY:
+        return FeatureName(digest)
+    return (BlockName(digest), rest) if GROUP.fullmatch(rest) else None
+
+
 def seal(
     block: Block, part: Part, *, content: bytes, features: Sequence[FeatureName] = ()
 ) -> bytes:
@@ -63,16 +109,36 @@ def seal(
         features: the features that the block consumed.
     """
     assert renames(block), block.name
-    assert len(content) == NAME_BYTES, content
     assert GROUP.fullmatch(part.group), part.group
-    assert all(COMPONENT.fullmatch(one.name) for one in part.components), part.components
-    slots = layout((one.name, one.dtype, one.shape) for one in part.components)
+    slots = _slots(part.components, content)
     header = encode_header(Header(block, part.group, content, tuple(features)), slots)
-    assert len(header) <= HEADER_BYTES_MAX, len(header)
-    counts = COUNTS.pack(MAGIC, VERSION, PART, len(header), payload_bytes(slots))
-    unsealed = counts + _header_digest(counts, header)
-    pieces = [header, *_payload(part, slots)]
-    return b"".join([unsealed, _seal(unsealed, pieces), *pieces])
+    return _sealed(PART, header, part.components, slots)
+
+
+def seal_features(
+    name: FeatureName,
+    features: Features,
+    *,
+    model: ModelName,
+    media: MediaName,
+    tokens: int,
+    content: bytes,
+) -> bytes:
+    """Return the record of one media item's features; costs one pass of BLAKE3 and one copy.
+
+    Args:
+        name: ``identity.feature_name`` of the model, the item and whoever sent it.
+        features: what the model's vision tower made of the item, alone.
+        model: the model whose tower that was.
+        media: the item.
+        tokens: how many placeholder tokens stand for the item.
+        content: ``content(features)``.
+    """
+    assert all(len(one) == NAME_BYTES for one in (name, model, media)), (name, model, media)
+    assert tokens > 0, tokens
+    slots = _slots(features.components, content)
+    header = encode_feature_header(FeatureHeader(name, model, media, tokens, content), slots)
+    return _sealed(FEATURES, header, features.components, slots)
 
 
 def unseal(data: Buffer, *, name: BlockName, group: str) -> tuple[Header, Part]:
@@ -87,20 +153,32 @@ def unseal(data: Buffer, *, name: BlockName, group: str) -> tuple[Header, Part]:
         CorruptRecord: the bytes are not what was sealed under that name and group.
     """
     view = bytewise(data)
-    preamble, header, slots = _open(view)
+    preamble, raw = _open(view, PART)
+    header, slots = decode_header(raw)
     if header.block.name != name:
         raise CorruptRecord(f"block {header.block.name.hex()} where {name.hex()} was asked for")
     if header.group != group:
         raise CorruptRecord(f"group {header.group!r:.80} where {group!r} was asked for")
-    if len(view) != preamble.record_bytes:
-        raise CorruptRecord(f"{len(view)} bytes where the record has {preamble.record_bytes}")
-    if _seal(view[:HEADER_DIGEST_END], [view[PREAMBLE_BYTES:]]) != preamble.seal:
-        raise CorruptRecord("the bytes do not digest to the record's seal")
-    payload = view[preamble.header_end :]
-    return header, Part(group, tuple(_components(payload, slots)))
+    return header, Part(group, _unsealed(view, preamble, slots))
 
 
-def read_header(prefix: Buffer) -> Header:
+def unseal_features(data: Buffer, *, name: FeatureName) -> tuple[FeatureHeader, Features]:
+    """Return the header and features of a record, or raise; as ``unseal`` (I2).
+
+    Which model and media item they belong to is for the caller to compare.
+
+    Raises:
+        CorruptRecord: the bytes are not what was sealed under that name.
+    """
+    view = bytewise(data)
+    preamble, raw = _open(view, FEATURES)
+    header, slots = decode_feature_header(raw)
+    if header.name != name:
+        raise CorruptRecord(f"features {header.name.hex()} where {name.hex()} were asked for")
+    return header, Features(_unsealed(view, preamble, slots))
+
+
+def read_header(prefix: Buffer) -> Header | FeatureHeader:
     """Return the header from a record's first bytes, verified by its own digest.
 
     Says nothing about the payload: an index rebuilt so still meets ``unseal`` before any use.
@@ -109,22 +187,57 @@ def read_header(prefix: Buffer) -> Header:
     Raises:
         CorruptRecord: the bytes are not the start of a record, or too few.
     """
-    return _open(bytewise(prefix))[1]
+    preamble, raw = _open(bytewise(prefix), None)
+    header, slots = decode_header(raw) if preamble.kind == PART else decode_feature_header(raw)
+    _check_size(preamble, slots)
+    return header
 
 
-def _open(view: memoryview) -> tuple[Preamble, Header, tuple[Slot, ...]]:
+def _slots(components: Sequence[Component], content: bytes) -> tuple[Slot, ...]:
+    assert len(content) == NAME_BYTES, content
+    assert all(COMPONENT.fullmatch(one.name) for one in components), components
+    return layout((one.name, one.dtype, one.shape) for one in components)
+
+
+def _sealed(
+    kind: int, header: bytes, components: Sequence[Component], slots: tuple[Slot, ...]
+) -> bytes:
+    assert len(header) <= HEADER_BYTES_MAX, len(header)
+    counts = COUNTS.pack(MAGIC, VERSION, kind, len(header), payload_bytes(slots))
+    unsealed = counts + _header_digest(counts, header)
+    pieces = [header, *_payload(components, slots)]
+    return b"".join([unsealed, _seal(unsealed, pieces), *pieces])
+
+
+def _open(view: memoryview, kind: int | None) -> tuple[Preamble, bytes]:
+    """Return the preamble and the header's bytes, which digest to what the preamble says."""
     preamble = read_preamble(view)
+    if kind is not None and preamble.kind != kind:
+        raise CorruptRecord(f"{KINDS[preamble.kind]} where {KINDS[kind]} was asked for")
     if len(view) < preamble.header_end:
         raise CorruptRecord(f"{len(view)} bytes end inside the header, at {preamble.header_end}")
     raw = bytes(view[PREAMBLE_BYTES : preamble.header_end])
     if _header_digest(bytes(view[: COUNTS.size]), raw) != preamble.header_digest:
         raise CorruptRecord("the header does not digest to what the preamble says")
-    header, slots = decode_header(raw)
+    return preamble, raw
+
+
+def _unsealed(
+    view: memoryview, preamble: Preamble, slots: tuple[Slot, ...]
+) -> tuple[Component, ...]:
+    _check_size(preamble, slots)
+    if len(view) != preamble.record_bytes:
+        raise CorruptRecord(f"{len(view)} bytes where the record has {preamble.record_bytes}")
+    if _seal(view[:HEADER_DIGEST_END], [view[PREAMBLE_BYTES:]]) != preamble.seal:
+        raise CorruptRecord("the bytes do not digest to the record's seal")
+    return tuple(_components(view[preamble.header_end :], slots))
+
+
+def _check_size(preamble: Preamble, slots: tuple[Slot, ...]) -> None:
     if payload_bytes(slots) != preamble.payload_bytes:
         raise CorruptRecord(
             f"components of {payload_bytes(slots)} bytes in a payload of {preamble.payload_bytes}"
         )
-    return preamble, header, slots
 
 
 def _components(payload: memoryview, slots: tuple[Slot, ...]) -> Iterable[Component]:
@@ -136,9 +249,9 @@ def _components(payload: memoryview, slots: tuple[Slot, ...]) -> Iterable[Compon
         yield Component(slot.name, slot.dtype, slot.shape, payload[slot.start : slot.end])
 
 
-def _payload(part: Part, slots: tuple[Slot, ...]) -> Iterable[Buffer]:
+def _payload(components: Sequence[Component], slots: tuple[Slot, ...]) -> Iterable[Buffer]:
     end = 0
-    for component, slot in zip(part.components, slots, strict=True):
+    for component, slot in zip(components, slots, strict=True):
         yield bytes(slot.start - end)
         yield bytewise(component.data)
         end = slot.end

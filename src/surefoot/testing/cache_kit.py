@@ -7,16 +7,37 @@ checked against what a cold computation would have given, without an engine.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from math import prod
 from pathlib import Path
 from threading import Event
 
 from surefoot.cache import Cache, Plan, Restored, open_cache
 from surefoot.errors import TierError
-from surefoot.identity import Block, ModelName, Salt, name_blocks, salt_of, settings_digest
+from surefoot.identity import (
+    Block,
+    FeatureName,
+    ModelName,
+    Salt,
+    feature_name,
+    media_name,
+    name_blocks,
+    salt_of,
+    settings_digest,
+)
 from surefoot.laws import Law, PooledRows, RecurrentSnapshot, SlidingWindow, TokenRows
-from surefoot.prompt import Prompt, grid
+from surefoot.prompt import MediaItem, MediaSpan, Prompt, grid
 from surefoot.record import content
-from surefoot.state import ROWS, Component, ComponentSchema, Group, Part
+from surefoot.state import (
+    DTYPE_BYTES,
+    ROWS,
+    Component,
+    ComponentSchema,
+    Features,
+    FeatureSchema,
+    Group,
+    Part,
+)
 from surefoot.tiers.disk import RealDisk
 from surefoot.tiers.ssd import SsdTier
 
@@ -52,11 +73,23 @@ FAMILIES = {
 }
 
 
+FEATURES = FeatureSchema(
+    (
+        ComponentSchema("rows", "uint8", (ROWS, 8)),
+        ComponentSchema("deep", "float32", (2, ROWS, 2)),
+    )
+)
+
+
 def blocks_of(
-    tokens: Iterable[int], *, model: ModelName = MODEL, salt: Salt = SALT
+    tokens: Iterable[int],
+    *,
+    media: tuple[MediaSpan, ...] = (),
+    model: ModelName = MODEL,
+    salt: Salt = SALT,
 ) -> tuple[Block, ...]:
     """Name the whole blocks of a prompt of these tokens."""
-    prompt = Prompt.of(tokens)
+    prompt = Prompt.of(tokens, media)
     return name_blocks(prompt, grid(prompt, BLOCK_TOKENS), model, salt)
 
 
@@ -70,11 +103,46 @@ def part_of(one: Group, block: Block) -> Part:
     return Part(one.name, (Component(schema.name, schema.dtype, shape, data),))
 
 
+def image_of(number: int, *, tokens: int = 4) -> MediaItem:
+    """Return what a tower would consume of a small picture of its own."""
+    data = settings_digest("picture", str(number))
+    shape, grid = (1, len(data)), (1, tokens, 1)
+    name = media_name(b"p" * 32, "uint8", shape, grid, data)
+    return MediaItem(name, "image", tokens, "uint8", shape, grid, data)
+
+
+def feature_name_of(item: MediaItem, *, model: ModelName = MODEL, salt: Salt = SALT) -> FeatureName:
+    """Name the item's features."""
+    return feature_name(model, salt, item.name)
+
+
+def features_of(item: MediaItem, *, schema: FeatureSchema = FEATURES) -> Features:
+    """Return what the tower makes of an item: a function of its name alone."""
+    made = []
+    for one in schema.components:
+        shape = one.shape_for(item.tokens)
+        nbytes = prod(shape) * DTYPE_BYTES[one.dtype]
+        seed = settings_digest(one.name, item.name.hex())
+        made.append(
+            Component(one.name, one.dtype, shape, (seed * (nbytes // len(seed) + 1))[:nbytes])
+        )
+    return Features(tuple(made))
+
+
 def spoiled(part: Part) -> Part:
     """Return the part with other bytes: what an engine that does not repeat itself gives."""
-    (one,) = part.components
-    data = bytes(byte ^ 1 for byte in bytes(one.data))
-    return Part(part.group, (Component(one.name, one.dtype, one.shape, data),))
+    return Part(part.group, _spoiled(part.components))
+
+
+def spoiled_features(features: Features) -> Features:
+    """Return the features with other bytes, likewise."""
+    return Features(_spoiled(features.components))
+
+
+def _spoiled(components: Iterable[Component]) -> tuple[Component, ...]:
+    return tuple(
+        replace(one, data=bytes(byte ^ 1 for byte in bytes(one.data))) for one in components
+    )
 
 
 def commit(
@@ -83,6 +151,7 @@ def commit(
     *,
     groups: Iterable[str] | None = None,
     turn: Plan | None = None,
+    features: Sequence[FeatureName] = (),
     spoil: bool = False,
 ) -> int:
     """Commit the block's parts of the named groups, all of them by default."""
@@ -90,14 +159,19 @@ def commit(
         part_of(one, block) for one in cache.groups if groups is None or one.name in set(groups)
     ]
     made = [spoiled(part) if spoil else part for part in parts]
-    return cache.commit(block, [(part, content(part)) for part in made], turn=turn)
+    digested = [(part, content(part)) for part in made]
+    return cache.commit(block, digested, turn=turn, features=features)
 
 
 def take_turn(
-    cache: Cache, tokens: Sequence[int], *, deadline_s: float = 5.0
+    cache: Cache,
+    tokens: Sequence[int],
+    *,
+    media: tuple[MediaSpan, ...] = (),
+    deadline_s: float = 5.0,
 ) -> tuple[Plan, Restored]:
     """Run one turn as ``turn`` does: plan, restore, compute the rest, commit what is kept."""
-    blocks = blocks_of(tokens)
+    blocks = blocks_of(tokens, media=media)
     plan = cache.plan(blocks, limit=sum(block.end < len(tokens) for block in blocks))
     with cache.pinned(plan):
         restored = cache.restore(plan, deadline_s=deadline_s)
@@ -207,6 +281,9 @@ class Bench:
         self.tiers: list[FaultyTier] = []
         self.ram_bytes = 1 << 20
         self.ssd_bytes = 1 << 30
+        self.feature_schema: FeatureSchema | None = FEATURES
+        self.feature_ram_bytes = 1 << 20
+        self.feature_ssd_bytes = 1 << 28
         self.free_floor_bytes = 0
         self.io_threads = 2
         self.queue_bytes = 1 << 20
@@ -234,9 +311,12 @@ class Bench:
         return open_cache(
             model=model,
             groups=self.groups,
+            feature_schema=self.feature_schema,
             store=self.folder,
             ram_bytes=self.ram_bytes,
             ssd_bytes=self.ssd_bytes,
+            feature_ram_bytes=self.feature_ram_bytes,
+            feature_ssd_bytes=self.feature_ssd_bytes,
             free_floor_bytes=self.free_floor_bytes,
             io_threads=self.io_threads,
             queue_bytes=self.queue_bytes,

@@ -1,0 +1,147 @@
+"""The inventory's table of media features: one row for each item's record, staged or stored.
+
+As the table of parts: a hint that the record's header and seal decide about (I2), rebuilt from
+headers when it is lost. Features stand alone, so a row needs no block and leaves by age alone.
+Their bytes are summed apart (I6), since they have a budget of their own.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+from surefoot.cache.lifecycle import FileRow, State, Verdict
+from surefoot.identity import FeatureName, ModelName
+from surefoot.record import FeatureHeader
+
+NAMES_PER_QUERY = 16_000  # SQLite takes 32,766 variables in a statement
+
+FEATURE_TABLES = """
+CREATE TABLE features (
+    name BLOB PRIMARY KEY CHECK (length(name) = 32),
+    model BLOB NOT NULL CHECK (length(model) = 32),
+    tokens INTEGER NOT NULL CHECK (tokens > 0),
+    state TEXT NOT NULL CHECK (state IN ('staged', 'stored')), owner TEXT NOT NULL,
+    bytes INTEGER NOT NULL CHECK (bytes >= 0), content BLOB NOT NULL, tick REAL NOT NULL
+) STRICT;
+CREATE TABLE features_used (bytes INTEGER NOT NULL, items INTEGER NOT NULL) STRICT;
+INSERT INTO features_used VALUES (0, 0);
+CREATE TRIGGER features_in AFTER INSERT ON features
+    BEGIN UPDATE features_used SET bytes = bytes + new.bytes, items = items + 1; END;
+CREATE TRIGGER features_out AFTER DELETE ON features
+    BEGIN UPDATE features_used SET bytes = bytes - old.bytes, items = items - 1; END;
+CREATE TRIGGER features_sized AFTER UPDATE OF bytes ON features
+    BEGIN UPDATE features_used SET bytes = bytes + new.bytes - old.bytes; END;
+"""
+
+
+class FeatureRow(NamedTuple):
+    """One item's stored features, as a listing shows them."""
+
+    name: FeatureName
+    model: ModelName
+    tokens: int
+    nbytes: int
+    tick: float
+
+
+class FeatureRows:
+    """The table, over the inventory's two connections; any thread may call.
+
+    Raises:
+        TierError: from every method, as ``Inventory``.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[str, Sequence[object]], list[Any]],
+        write: Callable[[], AbstractContextManager[sqlite3.Connection]],
+    ) -> None:
+        self._read = read
+        self._write = write
+
+    def held(self, names: Sequence[FeatureName]) -> dict[FeatureName, bytes]:
+        """Return the content digest of each item whose features are stored."""
+        found: dict[FeatureName, bytes] = {}
+        for first in range(0, len(names), NAMES_PER_QUERY):
+            some = names[first : first + NAMES_PER_QUERY]
+            marks = ",".join("?" * len(some))
+            query = (
+                f"SELECT name, content FROM features WHERE name IN ({marks}) AND state = 'stored'"
+            )
+            found.update(self._read(query, some))
+        return found
+
+    def used(self) -> tuple[int, int]:
+        """Return the bytes and the number of all items, staged ones included (I6)."""
+        rows = self._read("SELECT bytes, items FROM features_used", ())
+        return rows[0] if rows else (0, 0)
+
+    def rows(self) -> Iterator[FeatureRow]:
+        """Yield every stored item, the least recently used first."""
+        rows = self._read(
+            "SELECT name, model, tokens, bytes, tick FROM features WHERE state = 'stored' "
+            "ORDER BY tick, rowid",
+            (),
+        )
+        yield from (FeatureRow(*row) for row in rows)
+
+    def files(self) -> dict[FeatureName, FileRow]:
+        """Return every row's state, owner and bytes."""
+        rows = self._read("SELECT name, state, owner, bytes FROM features", ())
+        return {name: FileRow(State(state), owner, nbytes) for name, state, owner, nbytes in rows}
+
+    def stage(self, header: FeatureHeader, *, owner: str, nbytes: int, tick: float) -> Verdict:
+        """Claim an item for writing, unless it is held; ``nbytes`` counts as used from now on."""
+        with self._write() as connection:
+            row = connection.execute(
+                "SELECT content FROM features WHERE name = ?", (header.name,)
+            ).fetchone()
+            if row is not None:
+                return Verdict.HELD if row[0] == header.content else Verdict.DIFFERENT
+            _insert(connection, header, FileRow(State.STAGED, owner, nbytes), tick)
+        return Verdict.STAGED
+
+    def publish(self, name: FeatureName, *, owner: str, nbytes: int) -> bool:
+        """Say that a staged item's file is durable, and its size; false if it was dropped."""
+        with self._write() as connection:
+            cursor = connection.execute(
+                "UPDATE features SET state = 'stored', bytes = ? "
+                "WHERE name = ? AND owner = ? AND state = 'staged'",
+                (nbytes, name, owner),
+            )
+            return cursor.rowcount > 0
+
+    def adopt(self, found: Iterable[tuple[FeatureHeader, int]], *, tick: float) -> None:
+        """Enter records that lie in the tier without a row, with their bytes on disk."""
+        with self._write() as connection:
+            for header, nbytes in found:
+                _insert(connection, header, FileRow(State.STORED, "", nbytes), tick)
+
+    def drop(self, names: Iterable[FeatureName]) -> None:
+        """Forget items."""
+        with self._write() as connection:
+            connection.executemany("DELETE FROM features WHERE name = ?", [(one,) for one in names])
+
+    def resize(self, sizes: Mapping[FeatureName, int]) -> None:
+        """Account stored items with the bytes that their files take up (I6)."""
+        with self._write() as connection:
+            connection.executemany(
+                "UPDATE features SET bytes = ? WHERE name = ? AND state = 'stored'",
+                [(nbytes, name) for name, nbytes in sizes.items()],
+            )
+
+    def touch(self, ticks: Mapping[FeatureName, float]) -> None:
+        """Enter last-used times, many at once."""
+        with self._write() as connection:
+            connection.executemany(
+                "UPDATE features SET tick = max(tick, ?) WHERE name = ?",
+                [(tick, name) for name, tick in ticks.items()],
+            )
+
+
+def _insert(
+    connection: sqlite3.Connection, header: FeatureHeader, file: FileRow, tick: float
+) -> None:
+    row = (header.name, header.model, header.tokens, *file, header.content, tick)
+    connection.execute("INSERT OR IGNORE INTO features VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
