@@ -28,12 +28,26 @@ class ToolCall:
     arguments: str
 
 
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image file as the client sent it; ``path`` is its place in the request, for refusals.
+
+    Nothing that the client calls it (a URL, a file name, a media type) is kept: it is what it is.
+    """
+
+    data: bytes
+    path: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message; ``content`` is text (a list of text parts is joined, null becomes '')."""
+    """One message; ``content`` is text, or text and images in their order where there are images.
+
+    A list of text parts alone is joined; null becomes ''.
+    """
 
     role: Role
-    content: str
+    content: str | tuple[str | Image, ...]
     name: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
@@ -59,6 +73,27 @@ class TokensInput:
     """A raw prompt of token ids."""
 
     tokens: tuple[int, ...]
+
+
+def images_in(chat: ChatInput) -> list[Image]:
+    """Return a conversation's images, in their order."""
+    return [
+        part
+        for message in chat.messages
+        if not isinstance(message.content, str)
+        for part in message.content
+        if isinstance(part, Image)
+    ]
+
+
+def texts_in(chat: ChatInput) -> list[str]:
+    """Return what is said in a conversation's messages, images left out."""
+    return [
+        part
+        for message in chat.messages
+        for part in ([message.content] if isinstance(message.content, str) else message.content)
+        if isinstance(part, str)
+    ]
 
 
 Input: TypeAlias = ChatInput | TextInput | TokensInput
