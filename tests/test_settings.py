@@ -6,7 +6,7 @@ import pytest
 
 from surefoot import settings
 from surefoot.errors import SetupError
-from surefoot.settings import Setting, at_least, parse_bytes, parse_store
+from surefoot.settings import Setting, at_least, one_of, parse_bytes, parse_store
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,21 @@ def test_what_is_no_size_is_refused_by_flag_and_value(text):
     with pytest.raises(SetupError, match="--ram-bytes") as refused:
         parse_bytes(text, flag="--ram-bytes")
     assert repr(text) in str(refused.value)
+
+
+def test_a_size_below_its_least_is_refused():
+    assert parse_bytes("1KB", flag="--image-bytes", least=1000) == 1000
+    with pytest.raises(SetupError, match="--image-bytes 999 is too small") as refused:
+        parse_bytes("999", flag="--image-bytes", least=1000)
+    assert str(refused.value).endswith("at least 1000")
+
+
+def test_a_word_is_one_of_those_that_are_known():
+    assert one_of(("off", "public"), "public", flag="--image-urls") == "public"
+    for text in ("on", "", "Public", "off,public"):
+        with pytest.raises(SetupError, match="must be one of off, public") as refused:
+            one_of(("off", "public"), text, flag="--image-urls")
+        assert str(refused.value).startswith(f"--image-urls {text!r}")
 
 
 def test_a_store_is_off_the_default_or_a_folder():

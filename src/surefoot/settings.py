@@ -4,6 +4,7 @@ A size is bytes, or a number with a unit: ``40MB`` is 40 * 10^6, ``2GiB`` is 2 *
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -42,8 +43,20 @@ STORE = Setting(
 )
 RAM_BYTES = Setting("2GiB", "most bytes of stored state in RAM; about 90,000 tokens of SmolLM2")
 SSD_BYTES = Setting("20GiB", "most bytes of stored state on SSD, counted as real disk usage")
+FEATURE_RAM_BYTES = Setting("256MiB", "most bytes of vision features in RAM, beside --ram-bytes")
+FEATURE_SSD_BYTES = Setting("2GiB", "most bytes of vision features on SSD, out of --ssd-bytes")
+IMAGE_URLS = Setting(
+    "off", "'public' fetches http(s) images from public addresses; 'off' takes data: URLs alone"
+)
+MAX_IMAGES = Setting(32, "most images of one request")
+IMAGE_BYTES = Setting("20MiB", "most bytes of one image file, however few pixels it holds")
+IMAGE_PIXELS = Setting(40_000_000, "most pixels of one image, however few bytes packed them")
 FREE_FLOOR = Setting("1GiB", "free disk space the store never eats into")
-BLOCK_TOKENS = Setting(256, "tokens per block: the unit of naming, prefilling and restoring")
+BLOCK_TOKENS = Setting(
+    256,
+    "tokens per block: the unit of naming, prefilling and restoring; default: the model's own, "
+    "256 for most",
+)
 THREADS = Setting(2, "threads of one forward pass; fixed, since their number changes bits")
 RUNNING = Setting(8, "turns that run at once; each holds its own state in memory")
 QUEUED = Setting(64, "requests that may wait before the server answers 503")
@@ -54,11 +67,12 @@ QUEUE_BYTES = Setting("512MiB", "most bytes of records waiting to be written; ab
 DRAIN_S = Setting(10.0, "seconds from SIGTERM to exit, in which writes are finished")
 
 
-def parse_bytes(text: str, *, flag: str) -> int:
+def parse_bytes(text: str, *, flag: str, least: int = 0) -> int:
     """Return a size in bytes.
 
     Raises:
-        SetupError: the text is not a size; the message names ``flag`` and the forms it may take.
+        SetupError: the text is not a size, or one below ``least``; the message names ``flag`` and
+            the forms it may take.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
     unit = SIZE_UNITS.get(match[2].upper()) if match else None
@@ -67,7 +81,7 @@ def parse_bytes(text: str, *, flag: str) -> int:
             f"{flag} {text!r} is not a size: write bytes, or a number with KB, MB, GB, KiB, MiB "
             "or GiB, such as 40MB or 2GiB"
         )
-    return int(float(match[1]) * unit)
+    return at_least(least, int(float(match[1]) * unit), flag=flag)
 
 
 def parse_store(text: str, *, default: Path) -> Path | None:
@@ -75,6 +89,17 @@ def parse_store(text: str, *, default: Path) -> Path | None:
     if text == "off":
         return None
     return Path(text).expanduser() if text else default
+
+
+def one_of(words: Sequence[str], text: str, *, flag: str) -> str:
+    """Return ``text``.
+
+    Raises:
+        SetupError: it is none of ``words``.
+    """
+    if text not in words:
+        raise SetupError(f"{flag} {text!r} must be one of {', '.join(words)}")
+    return text
 
 
 def at_least(least: int, value: int, *, flag: str) -> int:

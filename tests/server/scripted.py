@@ -1,6 +1,7 @@
 """A scripted backend: turns whose events are written down, and an app around it."""
 
 import asyncio
+import base64
 import json
 import threading
 from dataclasses import dataclass, field, replace
@@ -74,14 +75,19 @@ class ScriptedTurns:
 class ScriptedBackend:
     context_tokens = 8192
 
-    def __init__(self, turns=None):
+    def __init__(self, turns=None, *, takes_images=True):
         self.turns = turns
+        self.takes_images = takes_images
         self.metrics = Metrics()
 
     def status(self):
         return {
             "pending_writes": 3,
             "model": "ab" * 32,
+            "features": {
+                "ram": {"bytes": 7, "capacity": 70, "items": 1},
+                "ssd": {"bytes": 9, "capacity": 90, "items": 2},
+            },
             "tiers": {"ram": {"bytes": 10, "state": "up"}, "ssd": {"bytes": 20, "state": "down"}},
             "counters": {"quarantines": 1},
         } | self.turns.status()
@@ -103,9 +109,10 @@ def config(**changes):
 class Server:
     """An app with its scripted backend, asked without a network."""
 
-    def __init__(self, script=hello, loading=False, **changes):
+    def __init__(self, script=hello, loading=False, takes_images=True, **changes):
         self.turns = ScriptedTurns(script)
-        self.backend = ScriptedBackend(None if loading else self.turns)
+        turns = None if loading else self.turns
+        self.backend = ScriptedBackend(turns, takes_images=takes_images)
         self.app = create_app(config(**changes), self.backend)
 
     def ask(self, method, path, base="http://localhost", **more):
@@ -136,6 +143,16 @@ class Server:
 
 CHAT = {"model": "served", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "served", "prompt": "once"}
+
+
+def data_url(file, media_type="image/png"):
+    return f"data:{media_type};base64,{base64.b64encode(file).decode()}"
+
+
+def image(url, **more):
+    """A part that shows an image; bytes become a data URL."""
+    url = data_url(url) if isinstance(url, bytes) else url
+    return {"type": "image_url", "image_url": {"url": url, **more}}
 
 
 def chunks(response):

@@ -187,7 +187,8 @@ def test_while_loading_what_needs_the_model_is_503():
     ):
         assert "loading" in error(response, 503)["message"]
         assert int(response.headers["retry-after"]) > 0
-    assert server.get("/v1/models").json()["data"][0]["max_model_len"] is None
+    [model] = server.get("/v1/models").json()["data"]
+    assert (model["max_model_len"], model["input_modalities"]) == (None, None)
     server.backend.turns = server.turns
     assert server.get("/health").json() == {"status": "ok"}
     assert server.chat().status_code == 200
@@ -214,10 +215,16 @@ def test_the_one_model_is_listed_and_shown():
         "created": 1_700_000_000,
         "owned_by": "surefoot",
         "max_model_len": 8192,
+        "input_modalities": ["text", "image"],
     }
     assert server.get("/v1/models").json() == {"object": "list", "data": [model]}
     for path in ("/v1/models/org/name", "/v1/models/org%2Fname"):
         assert server.get(path).json() == model
+
+
+def test_a_model_that_does_not_see_says_so():
+    [model] = Server(takes_images=False).get("/v1/models").json()["data"]
+    assert model["input_modalities"] == ["text"]
 
 
 def test_another_model_is_not_found():

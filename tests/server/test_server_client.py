@@ -8,10 +8,12 @@ import httpx
 import openai
 import pytest
 import uvicorn
-from scripted import CHAT, RECEIPT, TOKENS, Server, done
+from scripted import CHAT, RECEIPT, TOKENS, Server, done, image
 
+from surefoot.chat.request import Image
 from surefoot.errors import EngineError, RequestError
 from surefoot.scheduler import Delta, Failed
+from surefoot.server import Limits
 
 PATIENCE_S = 20
 MESSAGES = CHAT["messages"]
@@ -125,6 +127,30 @@ def test_the_clients_own_extras_pass(client, server):
         extra_headers={"x-surefoot-cache": "bypass"},
     )
     assert (server.asked.cache_salt, server.asked.mode.value) == ("s", "bypass")
+
+
+def test_an_image_reaches_the_model_bit_for_bit(client, server):
+    file = bytes(range(256)) * 5000  # more than one packet
+    parts = [image(file, detail="auto"), {"type": "text", "text": "what?"}, image(b"\x00")]
+    messages = [{"role": "user", "content": parts}]
+    answer = client.chat.completions.create(model="served", messages=messages)
+    assert answer.choices[0].message.content == "Hello"
+    [message] = server.asked.input.messages
+    assert message.content == (
+        Image(file, "messages[0].content[0]"),
+        "what?",
+        Image(b"\x00", "messages[0].content[2]"),
+    )
+
+
+def test_an_image_that_is_too_large_is_a_413_that_names_it(client):
+    parts = [image(b"a"), image(bytes(Limits().image_bytes + 1))]
+    with pytest.raises(openai.APIStatusError) as caught:
+        client.chat.completions.create(
+            model="served", messages=[{"role": "user", "content": parts}]
+        )
+    assert (caught.value.status_code, caught.value.param) == (413, "messages[0].content[1]")
+    assert "image 2 (messages[0].content[1]) has 20,971,521 bytes" in caught.value.message
 
 
 def test_a_conversation_goes_on_with_the_answer_sent_back(client, server):

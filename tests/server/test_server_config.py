@@ -3,7 +3,7 @@
 from scripted import ScriptedBackend, ScriptedTurns, config
 
 from surefoot.scheduler import Turns
-from surefoot.server.config import Backend, Limits
+from surefoot.server.config import Backend
 
 
 def test_answers_are_dated_in_whole_seconds():
@@ -15,9 +15,3 @@ def test_the_scripted_backend_is_one():
     backend: Backend = ScriptedBackend(ScriptedTurns())
     turns: Turns | None = backend.turns
     assert turns is not None
-
-
-def test_limits_let_a_whole_context_through():
-    limits = Limits()
-    assert limits.body_bytes == 16 * 2**20
-    assert limits.messages == 4096

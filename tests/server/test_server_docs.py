@@ -2,15 +2,20 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from scripted import RECEIPT
 
+from surefoot import settings
+from surefoot.receipt import Media
 from surefoot.scheduler import CacheMode
 from surefoot.server import Limits, Metrics, fields
+from surefoot.server.fetching import DEADLINE_S, REDIRECTS
 from surefoot.server.fields import ChatFields, TextFields
+from surefoot.server.messages import OTHER_PARTS
 from surefoot.server.refusals import STATUS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "API.md").read_text()
@@ -66,7 +71,7 @@ def test_every_cache_mode_is_on_the_page():
 
 def test_every_metric_is_on_the_page():
     metrics = Metrics()
-    metrics.observe(RECEIPT)
+    metrics.observe(replace(RECEIPT, media=(Media("image", "ab", 4, feature_hit=True),)))
     text = metrics.text(None).decode()
     labels = {}
     for family in text_string_to_metric_families(text):
@@ -80,9 +85,40 @@ def test_every_metric_is_on_the_page():
     }
 
 
+def test_every_field_of_a_media_item_is_in_the_receipt_of_the_page():
+    [row] = [row for row in table("The receipt") if row[0] == "`media`"]
+    item = Media("image", "ab", 4, feature_hit=True).to_json()
+    assert [f"`{name}`" for name in item] == re.findall(r"`\w+`", row[1])
+    assert set(re.findall(r"`(\w+)`", named("The receipt")["timings_ms"])) == set(
+        RECEIPT.to_json()["timings_ms"]
+    )
+
+
+MIB = 2**20
+
+
 def test_the_limits_on_the_page_are_the_defaults():
-    assert f"a body above {Limits().body_bytes // 2**20} MiB" in PAGE
-    assert f"At most {Limits().messages} messages" in PAGE
+    limits = Limits()
+    assert f"a body above {limits.body_bytes // MIB} MiB" in PAGE
+    assert f"At most {limits.messages} messages" in PAGE
+    assert named("Images") == {
+        "images of a request": f"{limits.images}",
+        "one file": f"{limits.image_bytes // MIB} MiB",
+        "all files of a request": f"{limits.files_bytes // MIB} MiB",
+        "a body without its images": f"{limits.body_bytes // MIB} MiB",
+        "a body with them": f"{limits.chat_body_bytes // MIB} MiB",
+        "all requests together": f"{limits.room_bytes // MIB} MiB",
+        "redirects": f"{REDIRECTS}",
+        "fetching a request's images": f"{DEADLINE_S:g} s",
+    }
+    assert (settings.MAX_IMAGES.default, settings.IMAGE_URLS.default) == (limits.images, "off")
+    nbytes = settings.parse_bytes(settings.IMAGE_BYTES.default, flag="--image-bytes")
+    assert nbytes == limits.image_bytes
+
+
+def test_every_other_part_is_on_the_page_with_the_reason():
+    for kind, why in OTHER_PARTS.items():
+        assert f"`{kind}` ({why})" in PAGE.replace("\n", " ")
 
 
 def test_every_code_on_the_page_is_in_the_source():

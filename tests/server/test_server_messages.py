@@ -1,9 +1,10 @@
 """Messages and tools: a closed set of roles, keys and parts; every refusal names its place."""
 
 import pytest
-from scripted import Server, error
+from scripted import Server, error, image
 
-from surefoot.chat.request import Message, Role, ToolCall
+from surefoot.chat.request import ChatInput, Image, Message, Role, ToolCall, images_in
+from surefoot.server.messages import OTHER_PARTS
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 
@@ -43,12 +44,62 @@ def test_text_parts_are_joined_without_anything_between(server):
     assert message.content == "a b"
 
 
-@pytest.mark.parametrize("kind", ["image_url", "input_audio", "video_url", "file"])
-def test_media_parts_are_refused_with_their_place(server, kind):
+@pytest.mark.parametrize("kind", sorted(OTHER_PARTS))
+def test_other_parts_are_refused_with_their_place_and_the_reason(server, kind):
     parts = [{"type": "text", "text": "a"}, {"type": kind, kind: {"url": "x"}}]
     found = refused(server, {"role": "user", "content": parts})
     assert found["param"] == "messages[0].content[1]"
-    assert "this model takes text only" in found["message"]
+    assert found["message"].endswith(f"is of type '{kind}': {OTHER_PARTS[kind]}")
+
+
+def test_images_keep_their_places_among_the_text(server):
+    def text(one):
+        return {"type": "text", "text": one}
+
+    def seen(at, file):
+        return Image(file, f"messages[0].content[{at}]")
+
+    def content(*parts):
+        [message] = read(server, {"role": "user", "content": list(parts)})
+        return message.content
+
+    assert content(image(b"1")) == (seen(0, b"1"),)
+    assert content(text("a"), text("b"), image(b"1"), text("c"), text(" d"), image(b"2")) == (
+        "ab",
+        seen(2, b"1"),
+        "c d",
+        seen(5, b"2"),
+    )
+    # Text that holds nothing stands between nothing.
+    assert content(text(""), image(b"1"), text(""), image(b"1"), text("")) == (
+        seen(1, b"1"),
+        seen(3, b"1"),
+    )
+    assert content(text(""), text("")) == ""
+
+
+def test_images_may_be_in_any_turn_of_the_user(server):
+    found = read(
+        server,
+        {"role": "user", "content": [image(b"1")]},
+        {"role": "assistant", "content": "red"},
+        {"role": "user", "content": "and?"},
+        {"role": "user", "content": [image(b"2"), image(b"1")]},
+    )
+    assert images_in(ChatInput(found)) == [
+        Image(b"1", "messages[0].content[0]"),
+        Image(b"2", "messages[3].content[0]"),
+        Image(b"1", "messages[3].content[1]"),
+    ]
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "assistant", "tool"])
+def test_an_image_of_anybody_but_the_user_is_refused(server, role):
+    found = refused(server, {"role": role, "content": [image(b"1")]})
+    assert found["message"] == (
+        f"image 1 (messages[0].content[0]) is in a message of role '{role}': only a user's are read"
+    )
+    assert found["param"] == "messages[0].content[0]"
 
 
 @pytest.mark.parametrize(

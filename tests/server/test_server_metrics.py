@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from scripted import RECEIPT, Server
 
-from surefoot.receipt import Finish, Kind, Miss, Timings
+from surefoot.receipt import Finish, Kind, Media, Miss, Timings
 from surefoot.server import Metrics
 
 
@@ -65,6 +65,17 @@ def test_idle_work_is_told_apart(metrics):
     assert value(metrics, "ttft_seconds_count") == 0
 
 
+def test_images_are_counted_by_whether_the_tower_was_spared(metrics):
+    seen = tuple(Media("image", "ab", 4, hit) for hit in (True, True, False))
+    metrics.observe(replace(RECEIPT, media=seen, timings_ms=Timings(media=40)))
+    metrics.observe(replace(RECEIPT, media=seen, kind=Kind.IDLE))
+    metrics.observe(RECEIPT)
+    assert value(metrics, "media_total", feature_hit="true") == 2
+    assert value(metrics, "media_total", feature_hit="false") == 1
+    assert value(metrics, "media_seconds_sum") == pytest.approx(0.04)
+    assert value(metrics, "media_seconds_count") == 1
+
+
 def test_every_finish_and_miss_has_its_label(metrics):
     for finish in Finish:
         metrics.observe(replace(RECEIPT, finish=finish))
@@ -85,6 +96,9 @@ def test_the_page_shows_counters_and_the_status_as_gauges():
     assert found["surefoot_tier_bytes", (("tier", "ssd"),)] == 20
     assert found["surefoot_tier_up", (("tier", "ram"),)] == 1
     assert found["surefoot_tier_up", (("tier", "ssd"),)] == 0
+    assert found["surefoot_features_bytes", (("tier", "ram"),)] == 7
+    assert found["surefoot_features_items", (("tier", "ssd"),)] == 2
+    assert "'features.*.capacity' of /v1/cache." in response.text
     assert found["surefoot_counters_quarantines", ()] == 1
     assert found["surefoot_idle_work", ()] == 0
     assert all(name.startswith("surefoot_") for name, _ in found)

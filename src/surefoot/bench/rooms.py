@@ -159,9 +159,12 @@ def _open(store: Path, model: ModelName, groups: tuple[Group, ...], *, ram_bytes
     return open_cache(
         model=model,
         groups=groups,
+        feature_schema=None,
         store=store,
         ram_bytes=ram_bytes,
         ssd_bytes=1 << 36,
+        feature_ram_bytes=0,
+        feature_ssd_bytes=0,
         free_floor_bytes=0,
         io_threads=4,
         queue_bytes=1 << 29,

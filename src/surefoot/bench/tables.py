@@ -56,7 +56,7 @@ def run_tables(name: str, *, models: Path, wait_policy: str, say: Say) -> list[d
     Raises:
         SetupError: there is no such table.
     """
-    from surefoot.bench import rooms, storage, ttft  # noqa: PLC0415  rooms imports torch
+    from surefoot.bench import captions, rooms, storage, ttft  # noqa: PLC0415  rooms imports torch
 
     every: dict[str, Callable[[Bench], Table]] = {
         "names": rooms.names,
@@ -66,6 +66,8 @@ def run_tables(name: str, *, models: Path, wait_policy: str, say: Say) -> list[d
         "ttft": ttft.by_length,
         "blocks": ttft.by_block_tokens,
         "storage": storage.shared_prefixes,
+        "captions": captions.captions,
+        "features": captions.features,
     }
     if name != "all" and name not in every:
         raise SetupError(f"there is no benchmark {name!r}: choose all or one of {', '.join(every)}")

@@ -49,6 +49,15 @@ def _flag(setting: settings.Setting[Any]) -> Any:
     return typer.Option(help=setting.reason)
 
 
+MODEL_HELP = "A hub id, a folder, a .gguf file, or the built-in name smollm2 or spark."
+DTYPE_HELP = "dtype of the weights; default: the checkpoint's own"
+KEY_HELP = "a key clients must send; may be repeated"
+ApiKeys = Annotated[list[str] | None, typer.Option(envvar="SUREFOOT_API_KEY", help=KEY_HELP)]
+FeatureRam = Annotated[str, _flag(settings.FEATURE_RAM_BYTES)]
+FeatureSsd = Annotated[str, _flag(settings.FEATURE_SSD_BYTES)]
+RestoreFloor = Annotated[float, _flag(settings.RESTORE_FLOOR_S)]
+
+
 @app.callback(invoke_without_command=True)
 def root(
     *, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
@@ -61,10 +70,7 @@ def root(
 
 @app.command()
 def serve(
-    model: Annotated[
-        str,
-        typer.Argument(help="A hub id, a folder, a .gguf file, or the built-in name smollm2."),
-    ],
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
     *,
     host: Annotated[str, _flag(settings.HOST)] = settings.HOST.default,
     port: Annotated[int, _flag(settings.PORT)] = settings.PORT.default,
@@ -72,24 +78,23 @@ def serve(
     ram_bytes: Annotated[str, _flag(settings.RAM_BYTES)] = settings.RAM_BYTES.default,
     ssd_bytes: Annotated[str, _flag(settings.SSD_BYTES)] = settings.SSD_BYTES.default,
     free_floor: Annotated[str, _flag(settings.FREE_FLOOR)] = settings.FREE_FLOOR.default,
-    block_tokens: Annotated[int, _flag(settings.BLOCK_TOKENS)] = settings.BLOCK_TOKENS.default,
+    feature_ram_bytes: FeatureRam = settings.FEATURE_RAM_BYTES.default,
+    feature_ssd_bytes: FeatureSsd = settings.FEATURE_SSD_BYTES.default,
+    block_tokens: Annotated[int | None, _flag(settings.BLOCK_TOKENS)] = None,
     threads: Annotated[int, _flag(settings.THREADS)] = settings.THREADS.default,
-    dtype: Annotated[
-        str | None, typer.Option(help="dtype of the weights; default: the checkpoint's own")
-    ] = None,
+    dtype: Annotated[str | None, typer.Option(help=DTYPE_HELP)] = None,
     device: Annotated[str, typer.Option(help="torch device; only cpu is tested")] = "cpu",
-    api_key: Annotated[
-        list[str] | None,
-        typer.Option(envvar="SUREFOOT_API_KEY", help="a key clients must send; may be repeated"),
-    ] = None,
+    api_key: ApiKeys = None,
     running: Annotated[int, _flag(settings.RUNNING)] = settings.RUNNING.default,
     queued: Annotated[int, _flag(settings.QUEUED)] = settings.QUEUED.default,
     idle: Annotated[int, _flag(settings.IDLE)] = settings.IDLE.default,
-    restore_floor_s: Annotated[
-        float, _flag(settings.RESTORE_FLOOR_S)
-    ] = settings.RESTORE_FLOOR_S.default,
+    restore_floor_s: RestoreFloor = settings.RESTORE_FLOOR_S.default,
     io_threads: Annotated[int, _flag(settings.IO_THREADS)] = settings.IO_THREADS.default,
     queue_bytes: Annotated[str, _flag(settings.QUEUE_BYTES)] = settings.QUEUE_BYTES.default,
+    image_urls: Annotated[str, _flag(settings.IMAGE_URLS)] = settings.IMAGE_URLS.default,
+    max_images: Annotated[int, _flag(settings.MAX_IMAGES)] = settings.MAX_IMAGES.default,
+    image_bytes: Annotated[str, _flag(settings.IMAGE_BYTES)] = settings.IMAGE_BYTES.default,
+    image_pixels: Annotated[int, _flag(settings.IMAGE_PIXELS)] = settings.IMAGE_PIXELS.default,
 ) -> None:
     """Serve MODEL over OpenAI-shaped HTTP, in the foreground, until SIGTERM or Ctrl-C."""
     from surefoot.cli.serve import ServeOptions, serve_forever  # noqa: PLC0415  start-up stays quick
@@ -102,7 +107,11 @@ def serve(
         ram_bytes=settings.parse_bytes(ram_bytes, flag="--ram-bytes"),
         ssd_bytes=settings.parse_bytes(ssd_bytes, flag="--ssd-bytes"),
         free_floor_bytes=settings.parse_bytes(free_floor, flag="--free-floor"),
-        block_tokens=settings.at_least(1, block_tokens, flag="--block-tokens"),
+        feature_ram_bytes=settings.parse_bytes(feature_ram_bytes, flag="--feature-ram-bytes"),
+        feature_ssd_bytes=settings.parse_bytes(feature_ssd_bytes, flag="--feature-ssd-bytes"),
+        block_tokens=None
+        if block_tokens is None
+        else settings.at_least(1, block_tokens, flag="--block-tokens"),
         threads=settings.at_least(1, threads, flag="--threads"),
         dtype=dtype,
         device=device,
@@ -113,33 +122,52 @@ def serve(
         restore_floor_s=restore_floor_s,
         io_threads=settings.at_least(1, io_threads, flag="--io-threads"),
         queue_bytes=settings.parse_bytes(queue_bytes, flag="--queue-bytes"),
+        fetches=settings.one_of(("off", "public"), image_urls, flag="--image-urls") == "public",
+        images=settings.at_least(1, max_images, flag="--max-images"),
+        image_bytes=settings.parse_bytes(image_bytes, flag="--image-bytes", least=1),
+        image_pixels=settings.at_least(1, image_pixels, flag="--image-pixels"),
     )
     raise typer.Exit(serve_forever(options))
 
 
 @app.command()
 def demo(
-    model: Annotated[str, typer.Argument(help="The model to serve.")] = "smollm2",
+    model: Annotated[
+        str | None, typer.Argument(help="The model to serve; default: smollm2, or spark for images")
+    ] = None,
     *,
+    images: Annotated[bool, typer.Option("--images", help="show pictures instead")] = False,
     calls: Annotated[int, typer.Option(help="calls of each conversation to replay")] = 5,
     every: Annotated[bool, typer.Option("--all", help="replay every call")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print rows as JSON lines")] = False,
 ) -> None:
-    """Replay recorded agent conversations cold, from RAM and from SSD; compare every bit."""
+    """Replay recorded agent conversations cold, from RAM and from SSD; compare every bit.
+
+    With --images, show pictures under one prompt instead, and compare every bit as well.
+    """
     from surefoot.bench.demo import run_demo  # noqa: PLC0415  start-up stays quick
+    from surefoot.bench.demo_images import run_image_demo  # noqa: PLC0415
     from surefoot.bench.replay import recorded_calls  # noqa: PLC0415
 
     calls = settings.at_least(1, calls, flag="--calls")
     with tempfile.TemporaryDirectory(prefix="surefoot-demo-") as folder:
-        table = demo_table.DemoTable(Console(), as_json=as_json)
-        rows = run_demo(
-            model,
-            recorded_calls(calls=None if every else calls),
-            Path(folder),
-            on_process=table.process,
-            on_row=table.row,
-        )
-    raise typer.Exit(exits.OK if table.verdict(rows) else exits.DIFFERS)
+        if images:
+            looks = demo_table.ImageTable(Console(), as_json=as_json)
+            shown = run_image_demo(
+                model or "spark", Path(folder), on_process=looks.process, on_row=looks.row
+            )
+            good = looks.verdict(shown)
+        else:
+            table = demo_table.DemoTable(Console(), as_json=as_json)
+            rows = run_demo(
+                model or "smollm2",
+                recorded_calls(calls=None if every else calls),
+                Path(folder),
+                on_process=table.process,
+                on_row=table.row,
+            )
+            good = table.verdict(rows)
+    raise typer.Exit(exits.OK if good else exits.DIFFERS)
 
 
 @app.command()

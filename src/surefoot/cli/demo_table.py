@@ -1,30 +1,49 @@
-"""The demo's table, printed row by row as answers come in."""
+"""The demos' tables, printed row by row as answers come in, and their verdicts."""
 
 import json
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from rich.console import Console
 
 from surefoot.bench.demo import Row
+from surefoot.bench.demo_images import LookRow
 
-COLUMNS = {  # heading -> width; the table fits 80 columns
-    "conv": 4,
-    "call": 4,
-    "leg": 4,
-    "prompt": 6,
-    "restored": 8,
-    "tier": 7,
-    "TTFT": 8,
-    "speed-up": 8,
-    "text": 4,
-    "logprobs": 8,
-    "state": 5,
-}
-LEFT = {"leg", "tier"}  # words stand left, figures right
+EQUAL, DIFFERS = "=", "DIFFERS"
 
 
-class DemoTable:
-    """Prints the legs of each call as they come, then a verdict."""
+class Judged(Protocol):
+    """One answer of a demo, beside the one it must equal."""
+
+    @property
+    def leg(self) -> str:
+        """Where the answer came from; ``cold`` is the reference itself."""
+        ...
+
+    @property
+    def equal(self) -> dict[str, bool]:
+        """What is equal to the reference."""
+        ...
+
+    @property
+    def good(self) -> bool:
+        """Whether the row keeps the promise."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row for scripts."""
+        ...
+
+
+JudgedRow = TypeVar("JudgedRow", bound=Judged)
+
+
+class LegTable(ABC, Generic[JudgedRow]):
+    """Prints a demo's rows under headings, process by process."""
+
+    columns: ClassVar[Mapping[str, int]]  # heading -> width; the table fits 80 columns
+    left: ClassVar[frozenset[str]]  # words stand left, figures right
 
     def __init__(self, console: Console, *, as_json: bool) -> None:
         self._console = console
@@ -39,33 +58,21 @@ class DemoTable:
         self._console.print(f"\nserver process [bold]{pid}[/]: {what}", highlight=False)
         self._headed = False
 
-    def row(self, row: Row) -> None:
+    def row(self, row: JudgedRow) -> None:
         """Print one answer."""
         if self._json:
             print(json.dumps(row.to_json()))
             return
         if not self._headed:
-            self._line(list(COLUMNS), style="bold")
+            self._line(list(self.columns), style="bold")
             self._headed = True
-        receipt = row.answer.receipt
         cold = row.leg == "cold"
-        figures = [
-            str(row.call.conversation),
-            str(row.call.number),
-            row.leg,
-            str(receipt["prompt_tokens"]),
-            str(receipt["restored_tokens"]),
-            row.answer.tier,
-            f"{row.answer.ttft_s:.3f} s",
-            "" if cold else f"{row.speed_up:.1f}x",
-        ]
-        bits = ["" if cold else "=" if equal else "DIFFERS" for equal in row.equal.values()]
-        self._line([*figures, *bits], style="" if row.good else "bold red")
+        bits = ["" if cold else EQUAL if equal else DIFFERS for equal in row.equal.values()]
+        self._line([*self._cells(row), *bits], style="" if row.good else "bold red")
 
-    def verdict(self, rows: Sequence[Row]) -> bool:
+    def verdict(self, rows: Sequence[JudgedRow]) -> bool:
         """Print the sum and return whether every row was good."""
         bad = [row for row in rows if not row.good]
-        warm = [row for row in rows if row.leg != "cold"]
         if self._json:
             print(json.dumps({"rows": len(rows), "bad": len(bad)}))
             return not bad
@@ -73,22 +80,105 @@ class DemoTable:
             why = "differ from cold, or restored nothing"
             self._console.print(f"\n[bold red]{len(bad)} of {len(rows)} rows {why}")
             return False
+        warm = sum(row.leg != "cold" for row in rows)
         self._console.print(
-            f"\n{len(warm)} warm answers: text, logprobs and state_digest are equal to cold, "
+            f"\n{warm} warm answers: text, logprobs and state_digest are equal to cold, "
             "bit for bit.",
             highlight=False,
         )
-        for leg in ("ram", "ssd"):
-            speed_ups = sorted(row.speed_up for row in warm if row.leg == leg)
-            median = speed_ups[len(speed_ups) // 2]
-            self._console.print(f"median speed-up of TTFT from {leg}: {median:.1f}x")
+        for line in self._closing(rows):
+            self._console.print(line, highlight=False)
         return True
+
+    @abstractmethod
+    def _cells(self, row: JudgedRow) -> list[str]:
+        """Return a row's cells before those for equal bits."""
+
+    @abstractmethod
+    def _closing(self, rows: Sequence[JudgedRow]) -> list[str]:
+        """Return what is said below a table without a bad row."""
 
     def _line(self, cells: Sequence[str], *, style: str) -> None:
         padded = [
-            cell.ljust(width) if name in LEFT else cell.rjust(width)
-            for cell, (name, width) in zip(cells, COLUMNS.items(), strict=True)
+            cell[:width].ljust(width) if name in self.left else cell.rjust(width)
+            for cell, (name, width) in zip(cells, self.columns.items(), strict=True)
         ]
         self._console.print(
             " ".join(padded).rstrip(), style=style, highlight=False, markup=False, soft_wrap=True
         )
+
+
+class DemoTable(LegTable[Row]):
+    """The legs of each call of a recorded conversation."""
+
+    columns: ClassVar[Mapping[str, int]] = {
+        "conv": 4,
+        "call": 4,
+        "leg": 4,
+        "prompt": 6,
+        "restored": 8,
+        "tier": 7,
+        "TTFT": 8,
+        "speed-up": 8,
+        "text": 4,
+        "logprobs": 8,
+        "state": 5,
+    }
+    left = frozenset({"leg", "tier"})
+
+    def _cells(self, row: Row) -> list[str]:
+        receipt = row.answer.receipt
+        return [
+            str(row.call.conversation),
+            str(row.call.number),
+            row.leg,
+            str(receipt["prompt_tokens"]),
+            str(receipt["restored_tokens"]),
+            row.answer.tier,
+            f"{row.answer.ttft_s:.3f} s",
+            "" if row.leg == "cold" else f"{row.speed_up:.1f}x",
+        ]
+
+    def _closing(self, rows: Sequence[Row]) -> list[str]:
+        lines = []
+        for leg in ("ram", "ssd"):
+            speed_ups = sorted(row.speed_up for row in rows if row.leg == leg)
+            median = speed_ups[len(speed_ups) // 2]
+            lines.append(f"median speed-up of TTFT from {leg}: {median:.1f}x")
+        return lines
+
+
+class ImageTable(LegTable[LookRow]):
+    """The legs of each look at a picture; ``tower`` is for how many images the tower ran."""
+
+    columns: ClassVar[Mapping[str, int]] = {
+        "scene": 10,
+        "picture": 7,
+        "leg": 5,
+        "answer": 10,
+        "prompt": 6,
+        "restored": 8,
+        "tier": 4,
+        "tower": 5,
+        "text": 4,
+        "logp": 4,
+        "state": 5,
+    }
+    left = frozenset({"scene", "picture", "leg", "answer", "tier"})
+
+    def _cells(self, row: LookRow) -> list[str]:
+        receipt = row.answer.receipt
+        return [
+            row.look.scene,
+            row.look.what,
+            row.leg,
+            row.answer.text,
+            str(receipt["prompt_tokens"]),
+            str(receipt["restored_tokens"]),
+            row.answer.tier,
+            row.towers,
+        ]
+
+    def _closing(self, rows: Sequence[LookRow]) -> list[str]:
+        again = [row for row in rows if row.leg in ("ram", "ssd")]
+        return [f"the vision tower did not run for any of the {len(again)} that were asked again."]

@@ -26,16 +26,22 @@ import uvicorn
 
 from surefoot import identity, settings
 from surefoot.cache import Cache, check_store, open_cache
-from surefoot.chat import load_chat
+from surefoot.chat import ImageLimits, load_chat
 from surefoot.cli.folders import cache_folder
 from surefoot.errors import SetupError
 from surefoot.receipt import Receipt
 from surefoot.scheduler import Limits, Scheduler, Turns
-from surefoot.server import Metrics, ServerConfig, create_app
+from surefoot.server import Fetcher, Metrics, ServerConfig, create_app
+from surefoot.server import Limits as WireLimits
 from surefoot.turn import Serving
 
 TURNS_STOP_S = 3  # seconds for running answers to end by themselves, and again to be cut short
 SERVER_STOP_S = 1  # seconds for the last bytes of open connections
+# A red square of 64 x 64 pixels, so that a model that sees can be tried at once.
+RED_PNG = (
+    "iVBORw0KGgoAAAANSUhEUgAAAEAAAABAAQMAAACQp+OdAAAAA1BMVEX/AAAZ"
+    "4gk3AAAAD0lEQVR42mNgGAWjgHwAAAJAAAHgTR1EAAAAAElFTkSuQmCC"
+)
 log = logging.getLogger("surefoot")
 
 
@@ -50,7 +56,9 @@ class ServeOptions:
     ram_bytes: int
     ssd_bytes: int
     free_floor_bytes: int
-    block_tokens: int
+    feature_ram_bytes: int
+    feature_ssd_bytes: int
+    block_tokens: int | None  # None: the model's own
     threads: int
     dtype: str | None
     device: str
@@ -61,6 +69,10 @@ class ServeOptions:
     restore_floor_s: float
     io_threads: int
     queue_bytes: int
+    fetches: bool
+    images: int
+    image_bytes: int
+    image_pixels: int
 
 
 @dataclass(slots=True)
@@ -70,6 +82,7 @@ class Live:
     scheduler: Scheduler | None = None
     cache: Cache | None = None
     context_tokens: int = 0
+    takes_images: bool = False
     metrics: Metrics = field(default_factory=Metrics)
 
     @property
@@ -125,6 +138,8 @@ async def _serve(options: ServeOptions, listener: socket.socket) -> int:
         key_id=live.key_id,
         random_seed=lambda: secrets.randbits(63),
         random_id=lambda: secrets.token_hex(12),
+        limits=WireLimits(images=options.images, image_bytes=options.image_bytes),
+        fetcher=Fetcher() if options.fetches else None,
     )
     app = create_app(config, live)
     server = _Server(
@@ -148,7 +163,7 @@ async def _serve(options: ServeOptions, listener: socket.socket) -> int:
         os._exit(0)
     try:
         loading.result()
-        print(_ready(options.model, url), flush=True)
+        print(ready_message(options.model, url, sees=live.takes_images), flush=True)
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         log.info("stopping: running answers get %d s to end", TURNS_STOP_S)
         # Before the connections are closed, so that an answer cut short is an error with a body.
@@ -164,12 +179,13 @@ def _load(options: ServeOptions, live: Live) -> None:
     """Load the model and open the store; afterwards ``live`` can answer."""
     # Importing torch takes seconds: what can be refused without it is refused before.
     from surefoot.engine.hf import load_engine  # noqa: PLC0415
+    from surefoot.engine.hf.builtin import default_block_tokens  # noqa: PLC0415
 
     started = time.monotonic()
     engine = load_engine(
         options.model,
         threads=options.threads,
-        block_tokens=options.block_tokens,
+        block_tokens=options.block_tokens or default_block_tokens(options.model),
         dtype=options.dtype,
         attention=None,
         device=options.device,
@@ -177,7 +193,10 @@ def _load(options: ServeOptions, live: Live) -> None:
         progress=log.info,
         clock=time.monotonic,
     )
-    chat = load_chat(engine.tokenizer_source)
+    images = ImageLimits(
+        bytes=options.image_bytes, pixels=options.image_pixels, images=options.images
+    )
+    chat = load_chat(engine.tokenizer_source, limits=images, sees=engine.features is not None)
     if engine.unsupported is not None:
         log.warning("served without a cache: %s", engine.unsupported)
     cache = open_cache(
@@ -186,6 +205,9 @@ def _load(options: ServeOptions, live: Live) -> None:
         store=options.store,
         ram_bytes=options.ram_bytes,
         ssd_bytes=options.ssd_bytes,
+        feature_schema=engine.features,
+        feature_ram_bytes=options.feature_ram_bytes,
+        feature_ssd_bytes=options.feature_ssd_bytes,
         free_floor_bytes=options.free_floor_bytes,
         io_threads=options.io_threads,
         queue_bytes=options.queue_bytes,
@@ -203,6 +225,7 @@ def _load(options: ServeOptions, live: Live) -> None:
     scheduler = Scheduler(serving, limits, on_receipt=on_receipt, on_bug=_log_bug)
     scheduler.start()
     live.cache, live.context_tokens = cache, engine.context_tokens
+    live.takes_images = chat.takes_images
     live.scheduler = scheduler
     log.info(
         "model %s, context %d tokens, store %s, ready in %.1f s",
@@ -264,8 +287,13 @@ def _line(receipt: Receipt) -> str:
     )
 
 
-def _ready(model: str, url: str) -> str:
-    message = {"role": "user", "content": "Say hello."}
+def ready_message(model: str, url: str, *, sees: bool) -> str:
+    """Return what a person can try at once: a curl, with an image for a model that sees."""
+    content: Any = "Say hello."
+    if sees:
+        image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{RED_PNG}"}}
+        content = [image, {"type": "text", "text": "One word: what color?"}]
+    message = {"role": "user", "content": content}
     body = json.dumps({"model": model, "messages": [message], "max_tokens": 60})
     return (
         f"surefoot: {model} is ready; try\n\n"

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -11,14 +13,17 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from surefoot.chat.request import ChatInput
 from surefoot.errors import CapacityError, RequestError, SurefootError, TooLarge
 from surefoot.identity import KeyId
 from surefoot.scheduler import Delta, Done, Event, Failed, Turns
 from surefoot.server.access import Access
 from surefoot.server.config import Backend, ServerConfig
-from surefoot.server.edge import Edge
+from surefoot.server.edge import SHARE, Edge
+from surefoot.server.images import Place, with_files
 from surefoot.server.reading import CACHE_HEADER, Asked, check_model, read_chat, read_text
 from surefoot.server.refusals import NoSuchPage, WrongMethod, error_body, refuse
+from surefoot.server.room import Room, Share
 from surefoot.server.running import ClientGone, RunningTurn, run
 from surefoot.server.shapes import ChatShape, Shape, TextShape, unfinished
 from surefoot.server.values import parse_object
@@ -52,7 +57,11 @@ def create_app(config: ServerConfig, backend: Backend) -> FastAPI:
             allow_headers=["authorization", "content-type", CACHE_HEADER],
         )
     app.add_middleware(
-        Edge, access=access, requests=config.limits.requests, new_id=config.random_id
+        Edge,
+        access=access,
+        requests=config.limits.requests,
+        room=Room(config.limits.room_bytes),
+        new_id=config.random_id,
     )
     return app
 
@@ -96,11 +105,15 @@ class _Routes:
 
     async def chat(self, request: Request) -> Response:
         """Answer a chat."""
-        return await self._answer(request, read_chat, ChatShape)
+        takes_images = self._backend.takes_images
+        limits = self._config.limits
+        most = limits.chat_body_bytes if takes_images else limits.body_bytes
+        read = partial(read_chat, takes_images=takes_images)
+        return await self._answer(request, read, ChatShape, most)
 
     async def completions(self, request: Request) -> Response:
         """Continue a text."""
-        return await self._answer(request, read_text, TextShape)
+        return await self._answer(request, read_text, TextShape, self._config.limits.body_bytes)
 
     async def refused(self, request: Request, error: Exception) -> Response:
         """Answer an error raised on purpose."""
@@ -114,13 +127,14 @@ class _Routes:
         hint = "; try GET /v1/models or POST /v1/chat/completions" if wrong is NoSuchPage else ""
         return refuse(wrong(f"{place}: {error.detail}{hint}"), self._config.random_id)
 
-    async def _answer(self, request: Request, read: Read, shape_of: type[Shape]) -> Response:
+    async def _answer(
+        self, request: Request, read: Read, shape_of: type[Shape], most: int
+    ) -> Response:
         api_key = self._access.check_key(request.headers)
         turns = self._turns()
         # The secret that names keys is the store's, which is open once there are turns.
         key = None if api_key is None else self._config.key_id(api_key)
-        body = parse_object(await _body(request, self._config.limits.body_bytes))
-        asked = read(body, request.headers, self._config, key)
+        asked = await self._images(await self._read(request, read, key, most), request)
         shape = shape_of(asked, self._config.model, self._config.now())
         running = run(turns, asked.turn, request.receive)
         response: Response = Response(status_code=CLIENT_GONE)
@@ -135,6 +149,32 @@ class _Routes:
             if not isinstance(response, _Stream):
                 running.close()
         return response
+
+    async def _read(self, request: Request, read: Read, key: KeyId | None, most: int) -> Asked:
+        """Read a body of at most ``most`` bytes; nothing of it but what is returned stays held."""
+        body = await _body(request, most)
+        asked = read(parse_object(body), request.headers, self._config, key)
+        image_characters = 0 if asked.images is None else asked.images.characters
+        if len(body) - image_characters > self._config.limits.body_bytes:
+            raise _too_large(self._config.limits.body_bytes, "without its images")
+        return asked
+
+    async def _images(self, asked: Asked, request: Request) -> Asked:
+        """Fetch what is to be fetched."""
+        images, fetcher, chat = asked.images, self._config.fetcher, asked.turn.input
+        if images is None or not images.remote:
+            return asked
+        assert fetcher is not None
+        assert isinstance(chat, ChatInput)
+        share: Share = request.scope[SHARE]
+
+        def take(place: Place, nbytes: int) -> None:
+            images.take(place, nbytes)
+            share.take(nbytes)
+
+        most = self._config.limits.image_bytes
+        files = await fetcher.fetch(images.remote, most_bytes=most, take=take)
+        return replace(asked, turn=replace(asked.turn, input=with_files(chat, files)))
 
     def _plain(self, events: list[Event], shape: Shape) -> Response:
         last = events[-1]
@@ -170,7 +210,11 @@ class _Routes:
             "created": self._config.created,
             "owned_by": "surefoot",
             "max_model_len": None if loading else self._backend.context_tokens,
+            "input_modalities": None if loading else self._modalities(),
         }
+
+    def _modalities(self) -> list[str]:
+        return ["text", "image"] if self._backend.takes_images else ["text"]
 
 
 class _Stream(Response):
@@ -237,5 +281,9 @@ async def _body(request: Request, most: int) -> bytes:
     async for piece in request.stream():
         body += piece
         if len(body) > most:
-            raise TooLarge(f"the body is larger than {most} bytes, the most this server reads")
+            raise _too_large(most)
     return bytes(body)
+
+
+def _too_large(most: int, what: str = "in all") -> TooLarge:
+    return TooLarge(f"the body is larger than {most} bytes {what}, the most this server reads")

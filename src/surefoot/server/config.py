@@ -1,11 +1,13 @@
 """What a server is given: settings, sources of randomness and time, and the backend behind it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from surefoot.identity import KeyId
 from surefoot.scheduler import Turns
+from surefoot.server.fetching import Fetcher
+from surefoot.server.limits import Limits
 from surefoot.server.metrics import Metrics
 
 
@@ -23,6 +25,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def takes_images(self) -> bool:
+        """Whether the model sees; meaningful once ``turns`` is not None."""
+        ...
+
+    @property
     def metrics(self) -> Metrics:
         """What ``/metrics`` shows; whoever runs the turns feeds it their receipts."""
         ...
@@ -33,20 +40,12 @@ class Backend(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The most that one client may send, and all of them together."""
-
-    body_bytes: int = 16 * 2**20  # about 4 million tokens: more than any context
-    messages: int = 4096
-    requests: int = 256  # at work or waiting at once; each may hold a body
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """What is served, to whom, and within which limits.
 
     ``hosts`` and ``origins`` are allowed besides the server's own. Without API keys nobody needs
-    one. An answer's ``created`` is the wall clock's, or the server's own where none is given.
+    one; without a ``fetcher`` no image is fetched. An answer's ``created`` is the wall clock's, or
+    the server's own where none is given.
     """
 
     model: str
@@ -58,7 +57,8 @@ class ServerConfig:
     host: str = "127.0.0.1"
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
+    fetcher: Fetcher | None = None
     wall_clock: Callable[[], float] | None = None
 
     def now(self) -> int:

@@ -1,5 +1,6 @@
-"""The outermost layer: foreign hosts, too many requests at once, and bugs.
+"""The outermost layer: foreign hosts, too many requests or bytes at once, and bugs.
 
+A request's bytes are held from their arrival to the end of its answer, in ``scope[SHARE]``.
 A bug is answered once, here, with a number that the log has too. Plain ASGI, so that nothing stands
 between a route and the client it watches.
 """
@@ -12,17 +13,27 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from surefoot.errors import CapacityError, SurefootError
 from surefoot.server.access import Access
 from surefoot.server.refusals import error_body, refuse
+from surefoot.server.room import Room
+
+SHARE = "surefoot.share"  # what a request holds of the room, in its scope
 
 
 class Edge:
     """Wraps the app."""
 
     def __init__(
-        self, app: ASGIApp, *, access: Access, requests: int, new_id: Callable[[], str]
+        self,
+        app: ASGIApp,
+        *,
+        access: Access,
+        requests: int,
+        room: Room,
+        new_id: Callable[[], str],
     ) -> None:
         self._app = app
         self._access = access
         self._requests = requests
+        self._room = room
         self._new_id = new_id
         self._open = 0
 
@@ -33,6 +44,12 @@ class Edge:
             return
         self._open += 1
         started = False
+        share = scope[SHARE] = self._room.share()
+
+        async def held() -> Message:
+            message = await receive()
+            share.take(len(message.get("body", b"")))
+            return message
 
         async def tracked(message: Message) -> None:
             nonlocal started
@@ -41,7 +58,7 @@ class Edge:
 
         try:
             self._admit(scope)
-            await self._app(scope, receive, tracked)
+            await self._app(scope, held, tracked)
         except SurefootError as error:
             await refuse(error, self._new_id)(scope, receive, send)
         except Exception as error:  # noqa: BLE001  the outermost handler
@@ -51,6 +68,7 @@ class Edge:
                 await refuse(error, self._new_id)(scope, receive, send)
         finally:
             self._open -= 1
+            share.close()
 
     def _admit(self, scope: Scope) -> None:
         self._access.check_site(Headers(scope=scope))

@@ -1,15 +1,17 @@
 """Messages and tools on the wire, read one by one; every refusal names its place.
 
 Roles are a closed set, and so are the keys of each. Keys that the API's own answers carry (so that
-clients send them back) may be null. A list of text parts is joined without anything in between.
+clients send them back) may be null. Text parts that stand side by side are joined without anything
+in between; images keep their places among them.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from surefoot.chat.request import Message, Role, ToolCall
+from surefoot.chat.request import Image, Message, Role, ToolCall
 from surefoot.errors import RequestError, TooLarge
+from surefoot.server.images import ImageReader
 from surefoot.server.values import only, text, wrong
 
 KEYS: Mapping[Role, frozenset[str]] = {
@@ -21,23 +23,31 @@ KEYS: Mapping[Role, frozenset[str]] = {
 }
 # An answer of the API carries these; sent back they are null or empty, and mean nothing then.
 ECHOED = frozenset({"refusal", "annotations", "audio", "function_call"})
-MEDIA_PARTS = frozenset({"image_url", "input_audio", "video_url", "file", "image", "audio"})
+# Parts of other media, or of other APIs; what they ask for is not done here.
+OTHER_PARTS: Mapping[str, str] = {
+    "image": "send 'image_url'",
+    "input_image": "send 'image_url'",
+    "input_audio": "no model here listens",
+    "audio": "no model here listens",
+    "video_url": "no model here watches videos",
+    "file": "files are not read",
+}
 FUNCTION_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 NAME_RULE = "a string of 1 to 64 letters, digits, '_', '.' or '-'"
 
 
-def read_messages(listed: list[Any], most: int) -> tuple[Message, ...]:
+def read_messages(listed: list[Any], most: int, images: ImageReader) -> tuple[Message, ...]:
     """Return the messages of a chat request.
 
     Raises:
         RequestError: one of them is wrong.
-        TooLarge: there are more than ``most``.
+        TooLarge: there are more than ``most``, or an image is over a limit.
     """
     if len(listed) > most:
         raise TooLarge(
             f"'messages' holds {len(listed)} messages; at most {most} are read", param="messages"
         )
-    return tuple(_message(f"messages[{index}]", one) for index, one in enumerate(listed))
+    return tuple(_message(f"messages[{index}]", one, images) for index, one in enumerate(listed))
 
 
 def read_tools(listed: list[Any]) -> tuple[Mapping[str, Any], ...]:
@@ -49,17 +59,19 @@ def read_tools(listed: list[Any]) -> tuple[Mapping[str, Any], ...]:
     return tuple(_tool(f"tools[{index}]", one) for index, one in enumerate(listed))
 
 
-def _message(path: str, value: Any) -> Message:
+def _message(path: str, value: Any, images: ImageReader) -> Message:
     if not isinstance(value, dict):
         wrong(path, value, "an object")
     role = _role(f"{path}.role", value.get("role"))
     value = {key: one for key, one in value.items() if key not in ECHOED or one not in (None, [])}
     only(path, value, KEYS[role])
     calls = _list(f"{path}.tool_calls", value.get("tool_calls"), _call)
-    may_be_null = bool(calls)
+    content = value.get("content")
+    if content is None and calls:
+        content = ""
     return Message(
         role=role,
-        content=_content(f"{path}.content", value.get("content"), may_be_null=may_be_null),
+        content=_content(f"{path}.content", content, role, images),
         name=_optional_text(f"{path}.name", value.get("name")),
         tool_calls=calls,
         tool_call_id=_optional_text(f"{path}.tool_call_id", value.get("tool_call_id")),
@@ -73,26 +85,45 @@ def _role(path: str, value: Any) -> Role:
     return Role(value)
 
 
-def _content(path: str, value: Any, *, may_be_null: bool) -> str:
-    if value is None and may_be_null:
-        return ""
+def _content(
+    path: str, value: Any, role: Role, images: ImageReader
+) -> str | tuple[str | Image, ...]:
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not value:
-        wrong(path, value, "a string or a list of text parts")
-    return "".join(_part(f"{path}[{index}]", one) for index, one in enumerate(value))
+        wrong(path, value, "a string or a list of text and image parts")
+    parts = [_part(f"{path}[{index}]", one, role, images) for index, one in enumerate(value)]
+    texts = [part for part in parts if isinstance(part, str)]
+    return "".join(texts) if len(texts) == len(parts) else tuple(_joined(parts))
 
 
-def _part(path: str, value: Any) -> str:
+def _part(path: str, value: Any, role: Role, images: ImageReader) -> str | Image:
     if not isinstance(value, dict):
         wrong(path, value, "an object")
     kind = value.get("type")
-    if kind in MEDIA_PARTS:
-        raise RequestError(f"this model takes text only: '{path}' is of type {kind!r}", param=path)
+    if kind == "image_url":
+        return images.read_part(path, value, role)
+    if isinstance(kind, str) and kind in OTHER_PARTS:
+        raise RequestError(f"'{path}' is of type {kind!r}: {OTHER_PARTS[kind]}", param=path)
     if kind != "text":
-        wrong(f"{path}.type", kind, "'text'")
+        wrong(f"{path}.type", kind, "'text' or 'image_url'")
     only(path, value, ("type", "text"))
     return text(f"{path}.text", value.get("text"))
+
+
+def _joined(parts: list[str | Image]) -> Iterator[str | Image]:
+    """Yield images and the text between them, where there is any."""
+    texts: list[str] = []
+    for part in parts:
+        if isinstance(part, str):
+            texts.append(part)
+            continue
+        if any(texts):
+            yield "".join(texts)
+        texts.clear()
+        yield part
+    if any(texts):
+        yield "".join(texts)
 
 
 def _call(path: str, value: Any) -> ToolCall:

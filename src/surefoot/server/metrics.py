@@ -17,7 +17,12 @@ Status = Callable[[], Mapping[str, Any] | None]
 
 # Seconds: a warm first token on a laptop, to a cold prefill of a long prompt there.
 TTFT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)
+MEDIA_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25)
 RESTORE_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+
+
+# What of a status is told by tier, and how its gauges' names begin.
+BY_TIER: Mapping[str, str] = {"tiers": "tier", "features": "features"}
 
 
 class Metrics:
@@ -49,6 +54,12 @@ class Metrics:
             ["reason"],
             registry=registry,
         )
+        self._media = Counter(
+            "surefoot_media",
+            "Media items of turns' prompts, by whether the vision tower was spared.",
+            ["feature_hit"],
+            registry=registry,
+        )
         self._turns = Counter(
             "surefoot_turns", "Turns that ended, by how.", ["kind", "finish"], registry=registry
         )
@@ -65,6 +76,13 @@ class Metrics:
             registry=registry,
         )
 
+        self._looked = Histogram(
+            "surefoot_media_seconds",
+            "What decoding images and running the vision tower took, in turns that had any.",
+            buckets=MEDIA_BUCKETS,
+            registry=registry,
+        )
+
     def observe(self, receipt: Receipt) -> None:
         """Count one receipt."""
         kind = receipt.kind.value
@@ -77,6 +95,10 @@ class Metrics:
             self._restore.observe(receipt.timings_ms.restore / 1000)
         if receipt.kind is Kind.IDLE:
             return
+        for item in receipt.media:
+            self._media.labels(str(item.feature_hit).lower()).inc()
+        if receipt.media:
+            self._looked.observe(receipt.timings_ms.media / 1000)
         if receipt.miss_reason is not None:
             self._misses.labels(receipt.miss_reason.value).inc()
         if receipt.timings_ms.ttft is not None:
@@ -98,11 +120,11 @@ class _Gauges(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         families: dict[str, GaugeMetricFamily] = {}
         for path, value in _numbers(self._status, ()):
-            tier = path[1] if path[0] == "tiers" and len(path) > 2 else None
-            words = ("tier", *path[2:]) if tier else path
+            tier = path[1] if path[0] in BY_TIER and len(path) > 2 else None
+            words = (BY_TIER[path[0]], *path[2:]) if tier else path
             name = "surefoot_" + re.sub(r"[^a-z0-9_]", "_", "_".join(words).lower())
             if name not in families:
-                shown = ".".join(("tiers", "*", *path[2:]) if tier else path)
+                shown = ".".join((path[0], "*", *path[2:]) if tier else path)
                 labels = ["tier"] if tier else []
                 families[name] = GaugeMetricFamily(name, f"'{shown}' of /v1/cache.", labels=labels)
             families[name].add_metric([tier] if tier else [], value)

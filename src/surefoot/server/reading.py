@@ -13,6 +13,7 @@ from surefoot.scheduler import CacheMode, Sampling, TurnRequest
 from surefoot.server import fields
 from surefoot.server.config import ServerConfig
 from surefoot.server.fields import ChatFields, Generation, TextFields
+from surefoot.server.images import ImageReader
 from surefoot.server.messages import read_messages, read_tools
 from surefoot.server.values import only, parse_fields, rule_of, shown, wrong
 
@@ -32,21 +33,28 @@ UINT32 = 2**32  # the room that a token id has in a prompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A turn to run, and how to show it."""
+    """A turn to run, and how to show it; ``images`` knows which of its images are to be fetched."""
 
     turn: TurnRequest
     stream: bool
     usage_chunk: bool
     echo: str = ""
+    images: ImageReader | None = None
 
 
 def read_chat(
-    body: Mapping[str, Any], headers: Headers, config: ServerConfig, key: KeyId | None
+    body: Mapping[str, Any],
+    headers: Headers,
+    config: ServerConfig,
+    key: KeyId | None,
+    *,
+    takes_images: bool,
 ) -> Asked:
     """Read the body of ``/v1/chat/completions``.
 
     Raises:
         RequestError: a field is wrong, refused or unknown; the message names it.
+        TooLarge: there are too many messages or images, or an image is too large.
     """
     left = fields.sort_out(
         body,
@@ -63,7 +71,9 @@ def read_chat(
         )
     if wire.top_logprobs is not None and not wire.logprobs:
         raise RequestError("'top_logprobs' needs 'logprobs': true", param="top_logprobs")
-    messages = read_messages(wire.messages, config.limits.messages)
+    fetches = config.fetcher is not None
+    images = ImageReader(config.limits, takes_images=takes_images, fetches=fetches)
+    messages = read_messages(wire.messages, config.limits.messages, images)
     tools = read_tools(wire.tools or [])
     if wire.tool_choice == "auto" and not tools:
         raise RequestError("'tool_choice' 'auto' needs 'tools'", param="tool_choice")
@@ -78,7 +88,7 @@ def read_chat(
         key=key,
         **_shared(wire, headers),
     )
-    return Asked(turn=turn, stream=bool(wire.stream), usage_chunk=_usage_chunk(wire))
+    return Asked(turn=turn, stream=bool(wire.stream), usage_chunk=_usage_chunk(wire), images=images)
 
 
 def read_text(
