@@ -3,6 +3,7 @@
 import pytest
 
 from surefoot.testing.engine_contract import EngineContract
+from surefoot.testing.fake_chat import image_item
 from surefoot.testing.fake_engine import FakeEngine
 
 
@@ -10,3 +11,6 @@ class TestFakeContract(EngineContract):
     @pytest.fixture
     def engine(self):
         return FakeEngine()
+
+    def image(self, engine, seed):
+        return image_item(bytes([6, seed]))

@@ -7,22 +7,20 @@ cache, and in eight greedy tokens with their logits. A family that is missing fa
 import pickle
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from computed import DTYPES, Computed, Greedy, as_read, assert_equal, subject_of
 from transformers import DynamicCache
 
-from surefoot.engine import Placed, Sampled, Sampling
+from surefoot.engine import Placed, Sampling
 from surefoot.engine.hf.layer_types import TABLE
 from surefoot.engine.hf.run import HfRun
-from surefoot.engine.hf.table import StateTable, inspect
 from surefoot.prompt import Prompt, grid
 from surefoot.state import Component, Part
 from surefoot.testing.engine_contract import raw
 from surefoot.testing.families import FAMILIES, VOCABULARY, model
-from surefoot.testing.live_state import differences, live_state, same
 
 torch.set_num_threads(2)
 
@@ -39,7 +37,6 @@ PROMISED = {
     "lfm2",
     "gpt_oss",
 }
-DTYPES = (torch.float32, torch.bfloat16)
 
 
 def cases(attentions):
@@ -54,94 +51,9 @@ def cases(attentions):
     )
 
 
-class Greedy:
-    """Choose the greatest logit, and keep every row of logits that was seen."""
-
-    def __init__(self):
-        self.seen = []
-
-    def __call__(self, logits, *, prompt_ids, generated, sampling, position):
-        self.seen.append(logits.clone())
-        return Sampled(int(logits.argmax()))
-
-
-class Computed:
-    """All that can be known of one run: logits, tokens, state before and after decode, parts."""
-
-    def __init__(self, subject, prompt, boundary=0, parts=()):
-        choose = Greedy()
-        run = HfRun(subject.model, subject.table, prompt, Sampling(), choose=choose)
-        if boundary:
-            run.install(boundary, parts)
-        self.states = {run.position: live_state(run._cache)} if boundary else {}
-        self.stored = []
-        names = {group.name for group in subject.table.groups}
-        for end in (*grid(prompt, subject.block), len(prompt)):
-            if end > run.position:
-                start = run.position
-                run.prefill(end)
-                self.states[end] = live_state(run._cache)
-                if end % subject.block == 0:
-                    self.stored += [Placed(start, end, part) for part in run.cut(start, names)]
-        self.tokens = []
-        for _ in range(8):
-            self.tokens.append(run.sample().token)
-            run.feed(self.tokens[-1])
-        self.logits = choose.seen
-        self.states["decoded"] = live_state(run._cache)
-        run.close()
-
-
-class Subject:
-    """One family's model in one dtype and attention, and the table that was made for it."""
-
-    def __init__(self, name, dtype, attention):
-        self.model = model(name, dtype, attention)
-        self.block = FAMILIES[name].block_tokens
-        self.table = inspect(self.model, block_tokens=self.block)
-        assert isinstance(self.table, StateTable), self.table
-
-    def needed(self, boundary, stored):
-        ends = range(self.block, boundary + 1, self.block)
-        index = {(one.part.group, one.end): one for one in stored}
-        return [
-            index[group.name, ends[block]]
-            for group in self.table.groups
-            for block in group.law.needs(ends, len(ends))
-        ]
-
-
-subject_of = cache(Subject)
-
-
 def tokens(count, seed=0):
     draw = torch.Generator().manual_seed(seed)
     return torch.randint(VOCABULARY, (count,), generator=draw).tolist()
-
-
-def as_read(stored):
-    """Give parts the shape in which a store returns them: views of read-only, unaligned bytes."""
-    return [
-        Placed(
-            one.start,
-            one.end,
-            Part(
-                one.part.group,
-                tuple(
-                    Component(c.name, c.dtype, c.shape, memoryview(b"x" + c.data)[1:])
-                    for c in one.part.components
-                ),
-            ),
-        )
-        for one in stored
-    ]
-
-
-def assert_equal(warm, cold, case):
-    for place, state in warm.states.items():
-        assert differences(state, cold.states[place]) == [], (case, place)
-    assert warm.tokens == cold.tokens, case
-    assert all(map(same, warm.logits, cold.logits)), case
 
 
 def test_every_promised_family_is_here():
@@ -165,7 +77,8 @@ def test_restored_is_cold_at_every_length_around_every_boundary(name, dtype, att
         stored = as_read(cold.stored)
         before = raw(stored)
         for boundary in range(subject.block, length, subject.block):
-            warm = Computed(subject, prompt, boundary, subject.needed(boundary, stored))
+            needed = subject.needed(prompt, boundary, stored)
+            warm = Computed(subject, prompt, boundary=boundary, parts=needed)
             assert_equal(warm, cold, (length, boundary))
         assert raw(stored) == before
 
@@ -181,12 +94,14 @@ def test_a_donor_leaves_no_trace(name, dtype, attention):
         prompt = Prompt.of(donor[:shared] + tokens(3 * step + 9 - shared, seed=1))
         boundary = shared // step * step
         cold = Computed(subject, prompt)
-        warm = Computed(subject, prompt, boundary, subject.needed(boundary, stored))
+        needed = subject.needed(prompt, boundary, stored)
+        warm = Computed(subject, prompt, boundary=boundary, parts=needed)
         assert_equal(warm, cold, shared)
         # Its own parts, cut on top of the donor's, stand in for those that it computed cold.
         assert raw(warm.stored) == raw([one for one in cold.stored if one.start >= boundary])
         own = [*(one for one in stored if one.end <= boundary), *as_read(warm.stored)]
-        again = Computed(subject, prompt, 3 * step, subject.needed(3 * step, own))
+        needed = subject.needed(prompt, 3 * step, own)
+        again = Computed(subject, prompt, boundary=3 * step, parts=needed)
         assert_equal(again, cold, (shared, "own"))
     assert raw(stored) == before
 
@@ -221,8 +136,9 @@ def test_another_process_restores_the_same_bits(tmp_path):
     for name in OTHER_PROCESS:
         subject = subject_of(name, torch.bfloat16, FAMILIES[name].attentions[0])
         ids = tokens(2 * subject.block + 9)
-        cold = Computed(subject, Prompt.of(ids))
-        needed = subject.needed(2 * subject.block, cold.stored)
+        prompt = Prompt.of(ids)
+        cold = Computed(subject, prompt)
+        needed = subject.needed(prompt, 2 * subject.block, cold.stored)
         handed[name] = (ids, 2 * subject.block, raw(needed))
         expected[name] = _answer(cold)
     (tmp_path / "parts").write_bytes(pickle.dumps(handed))
@@ -257,7 +173,8 @@ def _restore_in_this_process(folder):
                 for one, (_, data) in schema
             )
             placed.append(Placed(start, end, Part(group, held)))
-        answers[name] = _answer(Computed(subject, Prompt.of(ids), boundary, placed))
+        computed = Computed(subject, Prompt.of(ids), boundary=boundary, parts=placed)
+        answers[name] = _answer(computed)
     (folder / "answers").write_bytes(pickle.dumps(answers))
 
 

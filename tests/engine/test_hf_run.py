@@ -30,6 +30,7 @@ class BareEngine:
     unsupported = None
     stop_tokens = frozenset()
     prefill_tokens_per_s = 1.0
+    features = None
 
     def __init__(self, name, dtype):
         self.block_tokens = FAMILIES[name].block_tokens
@@ -37,7 +38,7 @@ class BareEngine:
         self._table = inspect(self._model, block_tokens=self.block_tokens)
         self.groups = self._table.groups
 
-    def begin(self, prompt, sampling):
+    def begin(self, prompt, sampling, media=()):
         return HfRun(self._model, self._table, prompt, sampling, choose=hf_sampling.choose)
 
 

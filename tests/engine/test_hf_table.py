@@ -106,6 +106,11 @@ def test_token_ids_in_recurrent_state_keep_their_dtype():
     ]
 
 
+def test_a_model_whose_text_attends_both_ways_is_refused():
+    assert "later ones" in refused(inspected("gemma4", use_bidirectional_attention="all"))
+    assert isinstance(inspected("gemma4", use_bidirectional_attention=None), StateTable)
+
+
 @pytest.mark.parametrize("rope", ["dynamic", "longrope"])
 def test_rope_that_depends_on_the_call_is_refused(rope):
     parameters = {

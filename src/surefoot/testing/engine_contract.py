@@ -1,6 +1,7 @@
 """The suite that every engine must pass: restored is cold, and stored bytes are only copied.
 
-Subclass ``EngineContract`` and give it one fixture, ``engine``. The suite goes through the
+Subclass ``EngineContract`` and give it one fixture, ``engine``; for an engine that takes media give
+it ``image`` as well. The suite goes through the
 contract alone: what it sees of the state is what is cut from it, and what it sees of the logits is
 chosen tokens and log-probabilities. An engine's own tests should look inside as well.
 """
@@ -12,8 +13,8 @@ from collections.abc import Sequence
 import pytest
 
 from surefoot.engine import Engine, Placed, Run, Sampled, Sampling
-from surefoot.prompt import Prompt, grid
-from surefoot.state import Component, Part, by_name
+from surefoot.prompt import MediaItem, MediaSpan, Prompt, grid
+from surefoot.state import Component, Features, Part, by_name
 
 GREEDY = Sampling(temperature=0.0, top_logprobs=4)
 ANSWER_TOKENS = 6
@@ -22,11 +23,16 @@ ANSWER_TOKENS = 6
 class EngineContract:
     """Tests of ``engine.Engine`` and ``engine.Run``; needs an engine with at least one group."""
 
-    vocabulary = 256
+    vocabulary = 256  # tokens below are text
+    placeholder = 1
 
     @pytest.fixture
     def engine(self) -> Engine:
         """Return the engine under test; subclasses override this."""
+        raise NotImplementedError
+
+    def image(self, engine: Engine, seed: int) -> MediaItem:
+        """Return an item that the engine's tower takes; another seed is another picture."""
         raise NotImplementedError
 
     def lengths(self, engine: Engine) -> list[int]:
@@ -143,6 +149,62 @@ class EngineContract:
             run.close()
         assert answers[0] == answers[1]
 
+    def test_features_fit_their_schema_and_are_a_function_of_the_item(self, engine: Engine) -> None:
+        """Encoded again, and after another item, an item has the same features."""
+        if engine.features is None:
+            return
+        items = [self.image(engine, seed) for seed in (0, 1, 0)]
+        made = [engine.encode(item) for item in items]
+        for item, features in zip(items, made, strict=True):
+            assert engine.features.mismatch(features, item.tokens) is None
+        held = [[bytes(one.data) for one in features.components] for features in made]
+        assert held[0] == held[2] != held[1]
+
+    def test_ill_fitting_features_are_refused_and_change_nothing(self, engine: Engine) -> None:
+        """A run takes features of its item's length only; the right ones may still follow."""
+        if engine.features is None:
+            return
+        prompt, media = self.illustrated(engine, (0,))
+        answer, _ = cold(engine, prompt, media)
+        made = engine.encode(media[0])
+        run = engine.begin(prompt, GREEDY, media)
+        with pytest.raises(ValueError, match=r"."):
+            run.supply(media[0].name, Features(made.components[:-1]))
+        assert finish(run, engine, prompt, media)[0] == answer
+        run.close()
+
+    def test_a_restored_run_with_images_is_the_cold_run(self, engine: Engine) -> None:
+        """I5: restored before, inside or behind images, answer and later parts are equal."""
+        if engine.features is None:
+            return
+        answers = []
+        for seeds in ((0, 1, 0), (0, 2, 0), (1, 0, 0)):
+            prompt, media = self.illustrated(engine, seeds)
+            answer, stored = cold(engine, prompt, media)
+            answers.append(answer)
+            ends = grid(prompt, engine.block_tokens, atomic=engine.atomic_spans)
+            for n in range(1, len([end for end in ends if end < len(prompt)]) + 1):
+                warm_answer, rest = warm(engine, prompt, n, stored, media)
+                assert warm_answer == answer, (seeds, n)
+                assert raw(rest) == raw(stored)[len(engine.groups) * n :], (seeds, n)
+        # Equal tokens all three times: only the pictures differ.
+        assert answers[0] != answers[1]
+        assert answers[0] != answers[2]
+
+    def illustrated(
+        self, engine: Engine, seeds: Sequence[int]
+    ) -> tuple[Prompt, Sequence[MediaItem]]:
+        """Return a prompt with an image per seed, half a block of text before each, and items."""
+        text = self.tokens(engine.block_tokens // 2)
+        ids: list[int] = []
+        spans: list[MediaSpan] = []
+        media = [self.image(engine, seed) for seed in seeds]
+        for item in media:
+            ids += text
+            spans.append(MediaSpan(len(ids), item.tokens, item.name))
+            ids += [self.placeholder] * item.tokens
+        return Prompt.of([*ids, *text, *text, *text[:1]], tuple(spans)), media
+
     def test_two_runs_do_not_disturb_each_other(self, engine: Engine) -> None:
         """Runs that are interleaved answer as alone."""
         step = engine.block_tokens
@@ -162,21 +224,28 @@ class EngineContract:
         assert answers == alone
 
 
-def cold(engine: Engine, prompt: Prompt) -> tuple[list[Sampled], list[Placed]]:
+def cold(
+    engine: Engine, prompt: Prompt, media: Sequence[MediaItem] = ()
+) -> tuple[list[Sampled], list[Placed]]:
     """Compute a prompt from nothing; return its answer and the parts of all its blocks."""
-    run = engine.begin(prompt, GREEDY)
-    answer, stored = finish(run, engine, prompt)
+    run = engine.begin(prompt, GREEDY, media)
+    answer, stored = finish(run, engine, prompt, media)
     run.close()
     return answer, stored
 
 
 def warm(
-    engine: Engine, prompt: Prompt, n: int, stored: Sequence[Placed]
+    engine: Engine,
+    prompt: Prompt,
+    n: int,
+    stored: Sequence[Placed],
+    media: Sequence[MediaItem] = (),
 ) -> tuple[list[Sampled], list[Placed]]:
     """Restore ``n`` blocks and compute the rest; return the answer and the parts of the rest."""
-    run = engine.begin(prompt, GREEDY)
-    run.install(n * engine.block_tokens, needed(engine, prompt, n, stored))
-    answer, rest = finish(run, engine, prompt)
+    run = engine.begin(prompt, GREEDY, media)
+    ends = grid(prompt, engine.block_tokens, atomic=engine.atomic_spans)
+    run.install(ends[n - 1], needed(engine, prompt, n, stored))
+    answer, rest = finish(run, engine, prompt, media)
     run.close()
     return answer, rest
 
@@ -193,9 +262,14 @@ def needed(engine: Engine, prompt: Prompt, n: int, stored: Sequence[Placed]) -> 
     ]
 
 
-def finish(run: Run, engine: Engine, prompt: Prompt) -> tuple[list[Sampled], list[Placed]]:
+def finish(
+    run: Run, engine: Engine, prompt: Prompt, media: Sequence[MediaItem] = ()
+) -> tuple[list[Sampled], list[Placed]]:
     """Prefill what is left by the grid, then decode; every sample is asked for twice."""
     stored: list[Placed] = []
+    ahead = zip(prompt.media, media, strict=True)
+    for item in {item.name: item for span, item in ahead if span.end > run.position}.values():
+        run.supply(item.name, engine.encode(item))
     for end in grid(prompt, engine.block_tokens, atomic=engine.atomic_spans):
         if end > run.position:
             start = run.position

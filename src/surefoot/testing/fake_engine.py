@@ -2,7 +2,9 @@
 
 Three groups, one per kind of law. Every generated token is a function of every row, of the window
 and of the snapshot, so a restore that installs one wrong byte, one row too many or another prompt's
-state gives other tokens. Arithmetic is a 64-bit mix, not a digest: nothing here names anything.
+state gives other tokens. A token of a media span is consumed as its row of the item's features, so
+another item's features, or another row of them, show as well. Arithmetic is a 64-bit mix, not a
+digest: nothing here names anything.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -11,8 +13,17 @@ from dataclasses import dataclass, field
 from surefoot.engine import Placed, Run, Sampled, Sampling
 from surefoot.identity import ModelName
 from surefoot.laws import RecurrentSnapshot, SlidingWindow, TokenRows
-from surefoot.prompt import Prompt
-from surefoot.state import ROWS, Component, ComponentSchema, Group, Part, by_name
+from surefoot.prompt import MediaItem, MediaName, Prompt, grid
+from surefoot.state import (
+    ROWS,
+    Component,
+    ComponentSchema,
+    Features,
+    FeatureSchema,
+    Group,
+    Part,
+    by_name,
+)
 
 MODEL = ModelName(b"f" * 32)
 ROW_BYTES = 8
@@ -22,6 +33,7 @@ GROUPS = (
     Group("window-0", SlidingWindow(KEEP), (ComponentSchema("rows", "uint8", (ROWS, ROW_BYTES)),)),
     Group("snapshot-0", RecurrentSnapshot(), (ComponentSchema("state", "uint8", (ROW_BYTES,)),)),
 )
+FEATURES = FeatureSchema((ComponentSchema("features", "uint8", (ROWS, ROW_BYTES)),))
 
 
 @dataclass(slots=True)
@@ -40,20 +52,45 @@ class FakeEngine:
     on_unit: Callable[[str, int, int], None] = lambda kind, start, end: None
     open_runs: int = 0
     computed: list[tuple[int, int]] = field(default_factory=list)
+    features: FeatureSchema | None = FEATURES
+    encoded: list[MediaName] = field(default_factory=list)
 
-    def begin(self, prompt: Prompt, sampling: Sampling) -> Run:
+    def encode(self, item: MediaItem) -> Features:
+        """Mix an item's grid and bytes into one row per token."""
+        self.on_unit("encode", 0, item.tokens)
+        self.encoded.append(item.name)
+        mixed = 3
+        for value in (*item.shape, *item.grid, *item.data):
+            mixed = _mix(mixed, value)
+        rows = [_mix(mixed, row) for row in range(item.tokens)]
+        return Features((_packed(FEATURES.components[0], rows),))
+
+    def begin(self, prompt: Prompt, sampling: Sampling, media: Sequence[MediaItem] = ()) -> Run:
         """Start a run at position 0."""
+        for span, item in zip(prompt.media, media, strict=False):
+            assert span.media == item.name, span
+            assert span.length == item.tokens or span.end == len(prompt), span
+        assert len(prompt.media) <= len(media), prompt.media
         self.open_runs += 1
-        return FakeRun(self, prompt, sampling)
+        return FakeRun(self, prompt, sampling, media)
 
 
 class FakeRun:
     """One sequence of the fake engine."""
 
-    def __init__(self, engine: FakeEngine, prompt: Prompt, sampling: Sampling) -> None:
+    def __init__(
+        self,
+        engine: FakeEngine,
+        prompt: Prompt,
+        sampling: Sampling,
+        media: Sequence[MediaItem],
+    ) -> None:
         self._engine = engine
         self._prompt = prompt
         self._sampling = sampling
+        self._grid = grid(prompt, engine.block_tokens, atomic=engine.atomic_spans)
+        self._media = {item.name: item for item in media}
+        self._features: dict[MediaName, list[int]] = {}
         self._rows: list[int] = []
         self._window: list[int] = []
         self._snapshot = 1
@@ -88,15 +125,23 @@ class FakeRun:
         self._rows, self._window, self._snapshot = rows, window[-min(boundary, KEEP) :], snapshot
         self._position = boundary
 
+    def supply(self, media: MediaName, features: Features) -> None:
+        """Take an item's features."""
+        assert media not in self._features, "supplied twice"
+        problem = FEATURES.mismatch(features, self._media[media].tokens)
+        if problem:
+            raise ValueError(problem)
+        self._features[media] = _unpack(bytes(features.components[0].data))
+
     def prefill(self, end: int) -> None:
         """Consume prompt tokens ``[position, end)``."""
         start = self._position
         self._engine.on_unit("prefill", start, end)
         self._engine.computed.append((start, end))
         assert start < end <= len(self._prompt), (start, end)
-        assert end == len(self._prompt) or end % self._engine.block_tokens == 0, end
+        assert end == len(self._prompt) or end in self._grid, end
         for token in self._prompt.tokens(start, end):
-            self._consume(token)
+            self._consume(self._value(token))
 
     def cut(self, start: int, groups: Collection[str]) -> tuple[Part, ...]:
         """Copy out the parts of the block that ends here."""
@@ -132,8 +177,15 @@ class FakeRun:
         self._closed = True
         self._engine.open_runs -= 1
 
-    def _consume(self, token: int) -> None:
-        row = _mix(token, self._position)
+    def _value(self, token: int) -> int:
+        """Return what is consumed here: the token, or its row of a media item's features."""
+        for span in self._prompt.media:
+            if span.start <= self._position < span.end:
+                return self._features[span.media][self._position - span.start]
+        return token
+
+    def _consume(self, value: int) -> None:
+        row = _mix(value, self._position)
         self._rows.append(row)
         self._window = [*self._window, _mix(row, 7)][-KEEP:]
         self._snapshot = _mix(self._snapshot, row)
@@ -146,7 +198,10 @@ def _mix(left: int, right: int) -> int:
 
 
 def _component(group: Group, values: list[int]) -> Component:
-    schema = group.schema[0]
+    return _packed(group.schema[0], values)
+
+
+def _packed(schema: ComponentSchema, values: list[int]) -> Component:
     data = b"".join(value.to_bytes(ROW_BYTES, "little") for value in values)
     return Component(schema.name, schema.dtype, schema.shape_for(len(values)), data)
 

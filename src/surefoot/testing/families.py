@@ -1,19 +1,28 @@
-"""Tiny random-weight models of the real classes, one per text family that is served.
+"""Tiny random-weight models of the real classes, one per family that is served.
 
 Together they hold every cache-layer type for which a law is known. Each has two to five hundred
 thousand weights, wide enough that attention, routing, gating and top-k matter, and the same in
 every process: weights come from a generator of their own. Windows lie on both sides of the block
 length, and pooling strides force a longer one.
+
+``FAMILIES`` take text; ``IMAGE_FAMILIES`` see as well, and ``shown`` makes prompts with images for
+them.
 """
 
 import math
+import random
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import Any
 
 import torch
 import transformers
+
+from surefoot import identity
+from surefoot.prompt import MediaItem, MediaSpan, Prompt
 
 VOCABULARY = 256
 BOTH = ("sdpa", "eager")
@@ -42,7 +51,8 @@ class Family:
         self, dtype: torch.dtype, attention: str | None = None, **changes: Any
     ) -> torch.nn.Module:
         """Return the model in evaluation mode; equal arguments give equal weights."""
-        config = getattr(transformers, self.config_class)(**{**self.config, **changes})
+        # A nested configuration keeps what it is given: every model gets its own.
+        config = getattr(transformers, self.config_class)(**deepcopy({**self.config, **changes}))
         config._attn_implementation = attention or self.attentions[0]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -54,7 +64,12 @@ class Family:
 @cache
 def model(name: str, dtype: torch.dtype, attention: str) -> torch.nn.Module:
     """Return the family's model, built once per process; it must not be changed."""
-    return FAMILIES[name].build(dtype, attention)
+    return family(name).build(dtype, attention)
+
+
+def family(name: str) -> Family:
+    """Return the family of this name, of text or of images."""
+    return FAMILIES[name] if name in FAMILIES else IMAGE_FAMILIES[name]
 
 
 def _sharpen(model: torch.nn.Module) -> None:
@@ -321,3 +336,145 @@ FAMILIES: Mapping[str, Family] = {
     "zaya": _ZAYA,
     "llama4": _LLAMA4,
 }
+
+IMAGE_TOKEN, VIDEO_TOKEN, IMAGE_START, IMAGE_END = 250, 251, 252, 253
+TEXT_TOKENS = 240  # tokens below stand for text, whatever the family
+_MEDIA_TOKENS = {"image_token_id": IMAGE_TOKEN, "video_token_id": VIDEO_TOKEN}
+_MERGE = 2  # by which a Qwen tower merges patches, on each side
+_POOL = 3  # by which a Gemma tower does
+
+_QWEN_VISION: dict[str, Any] = {
+    "depth": 3,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_heads": 2,
+    "in_channels": 3,
+    "patch_size": 4,
+    "spatial_merge_size": _MERGE,
+    "temporal_patch_size": 2,
+    "out_hidden_size": 64,
+    "num_position_embeddings": 64,
+}
+_INTERLEAVED: dict[str, Any] = {
+    "rope_type": "default",
+    "rope_theta": 10000.0,
+    "mrope_interleaved": True,
+}
+_ROPE = {**_INTERLEAVED, "mrope_section": [8, 4, 4]}
+_PARTIAL_ROPE = {**_INTERLEAVED, "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1]}
+
+
+def _qwen(kind: str, text: Mapping[str, Any], **vision: Any) -> Family:
+    """Return the family ``kind``: its text part with a tower before it."""
+    return Family(
+        f"{kind}ForConditionalGeneration",
+        f"{kind}Config",
+        {
+            "text_config": dict(text),
+            "vision_config": {**_QWEN_VISION, **vision},
+            "vision_start_token_id": IMAGE_START,
+            "vision_end_token_id": IMAGE_END,
+            **_MEDIA_TOKENS,
+        },
+    )
+
+
+_SPARSE_MLP: dict[str, Any] = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
+
+
+def _gemma4_images(bidirectional: str | None) -> Family:
+    return Family(
+        "Gemma4ForConditionalGeneration",
+        "Gemma4Config",
+        {
+            "text_config": {**_GEMMA4.config, "use_bidirectional_attention": bidirectional},
+            "vision_config": {
+                "hidden_size": 32,
+                "intermediate_size": 64,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "num_key_value_heads": 2,
+                "head_dim": 16,
+                "patch_size": 4,
+                "pooling_kernel_size": _POOL,
+                "position_embedding_size": 64,
+            },
+            "audio_config": None,
+            "boi_token_id": IMAGE_START,
+            "eoi_token_id": IMAGE_END,
+            "boa_token_id": 240,
+            "eoa_token_index": 241,
+            "audio_token_id": 242,
+            **_MEDIA_TOKENS,
+        },
+    )
+
+
+IMAGE_FAMILIES: Mapping[str, Family] = {
+    "qwen3_vl": _qwen(
+        "Qwen3VL",
+        {**_DENSE, "head_dim": 32, "rope_parameters": _ROPE},
+        deepstack_visual_indexes=[0, 1, 2],
+    ),
+    "qwen3_vl_moe": _qwen(
+        "Qwen3VLMoe",
+        {**_DENSE, **_SPARSE_MLP, "head_dim": 32, "rope_parameters": _ROPE},
+        deepstack_visual_indexes=[0, 2],
+    ),
+    "qwen3_5_images": _qwen("Qwen3_5", {**_QWEN3_5.config, "rope_parameters": _PARTIAL_ROPE}),
+    "qwen3_5_moe_images": _qwen(
+        "Qwen3_5Moe",
+        {
+            **_QWEN3_5.config,
+            **_SPARSE_MLP,
+            "shared_expert_intermediate_size": 32,
+            "rope_parameters": _PARTIAL_ROPE,
+        },
+    ),
+    "qwen4_exp_images": _qwen("Qwen4Exp", _QWEN4_EXP.config),
+    "gemma4_images": _gemma4_images(None),
+    "gemma4_images_both_ways": _gemma4_images("vision"),
+}
+
+
+def image(name: str, seed: int, rows: int = 4, columns: int = 5) -> MediaItem:
+    """Return an image of ``rows`` x ``columns`` tokens, in the form that the family's tower takes.
+
+    ``data`` is float32; equal arguments give equal items, and a seed is a picture of its own.
+    """
+    if name.startswith("gemma4"):
+        grid: tuple[int, ...] = (_POOL * rows, _POOL * columns)
+        shape = (prod(grid), 3 * 4 * 4)
+    else:
+        grid = (1, _MERGE * rows, _MERGE * columns)
+        shape = (prod(grid), 3 * 2 * 4 * 4)
+    draw = torch.Generator().manual_seed(seed)
+    data = torch.rand(shape, generator=draw).numpy().tobytes()
+    media = identity.media_name(b"families", "float32", shape, grid, data)
+    return MediaItem(media, "image", rows * columns, "float32", shape, grid, data)
+
+
+def shown(*pieces: int | tuple[int, int] | MediaItem) -> tuple[Prompt, list[MediaItem]]:
+    """Return a prompt of text and images, and its items in order.
+
+    Args:
+        pieces: an item is its placeholders, between the tokens that begin and end an image;
+            a number is so many tokens of text, and (number, seed) is so many of another text.
+    """
+    ids: list[int] = []
+    spans: list[MediaSpan] = []
+    items: list[MediaItem] = []
+    for piece in pieces:
+        if isinstance(piece, MediaItem):
+            spans.append(MediaSpan(len(ids) + 1, piece.tokens, piece.name))
+            items.append(piece)
+            ids += [IMAGE_START, *[IMAGE_TOKEN] * piece.tokens, IMAGE_END]
+        else:
+            count, seed = piece if isinstance(piece, tuple) else (piece, 0)
+            draw = random.Random(f"{seed} {len(ids)}")
+            ids += [draw.randrange(TEXT_TOKENS) for _ in range(count)]
+    return Prompt.of(ids, tuple(spans)), items

@@ -1,10 +1,10 @@
 """Everything that can be known of one answer: for asking whether two answers are the same bits.
 
 The real turn runs over the real cache; a run is only looked at, between its prefill and its first
-token, and after each token.
+token, and after each token. How often the vision tower ran is counted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,14 @@ import torch
 
 from surefoot import identity
 from surefoot.cache import Cache, open_cache
-from surefoot.chat.request import TokensInput
+from surefoot.chat.request import Input, TokensInput
 from surefoot.engine import Sampled, Sampling
 from surefoot.engine.hf import HfEngine
 from surefoot.engine.hf.run import HfRun
-from surefoot.prompt import Prompt
+from surefoot.prompt import MediaItem, Prompt
+from surefoot.state import Features
 from surefoot.testing.fake_chat import FakeChat
-from surefoot.testing.families import FAMILIES, model
+from surefoot.testing.families import family, model
 from surefoot.testing.live_state import live_state
 from surefoot.turn import CacheMode, Done, Ledger, Serving, TurnRequest, turn
 
@@ -52,33 +53,60 @@ class WatchedEngine:
     """A family's engine whose last run stays in hand."""
 
     def __init__(self, name: str, dtype: torch.dtype) -> None:
-        family = FAMILIES[name]
+        subject = family(name)
         torch.set_num_threads(THREADS)
         self.engine = HfEngine(
-            model(name, dtype, family.attentions[0]),
+            model(name, dtype, subject.attentions[0]),
             tokenizer_source="none",
             threads=THREADS,
-            block_tokens=family.block_tokens,
+            block_tokens=subject.block_tokens,
             progress=lambda line: None,
             clock=ticking(),
         )
         self.run: WatchedRun | None = None
+        self.encoded = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
 
-    def begin(self, prompt: Prompt, sampling: Sampling) -> WatchedRun:
+    def encode(self, item: MediaItem) -> Features:
+        """Encode, and count."""
+        self.encoded += 1
+        return self.engine.encode(item)
+
+    def begin(
+        self, prompt: Prompt, sampling: Sampling, media: Sequence[MediaItem] = ()
+    ) -> WatchedRun:
         """Begin a run that is watched."""
-        plain = self.engine.begin(prompt, sampling)
-        self.run = WatchedRun(plain._model, plain._table, prompt, sampling, choose=plain._choose)
+        plain = self.engine.begin(prompt, sampling, media)
+        self.run = WatchedRun(
+            plain._model,
+            plain._table,
+            prompt,
+            sampling,
+            choose=plain._choose,
+            vision=self.engine._vision,
+            media=media,
+        )
         return self.run
 
-    def answer(self, cache: Cache, tokens: list[int], mode: CacheMode) -> dict[str, Any]:
-        """Take one greedy turn and return all that can be known of it, as JSON values."""
-        serving = Serving(self, FakeChat(), cache, ticking(), 1e9)  # type: ignore[arg-type]
+    def answer(
+        self,
+        cache: Cache,
+        prompt: list[int] | Prompt,
+        mode: CacheMode,
+        media: Sequence[MediaItem] = (),
+    ) -> dict[str, Any]:
+        """Take one greedy turn and return all that can be known of it, as JSON values.
+
+        ``media`` are the items of the prompt's spans, in their order.
+        """
+        given = prompt if isinstance(prompt, Prompt) else Prompt.of(prompt)
+        serving = Serving(self, GivenChat(given, media), cache, ticking(), 1e9)  # type: ignore[arg-type]
+        encoded = self.encoded
         request = TurnRequest(
             id="witness",
-            input=TokensInput(tuple(tokens)),
+            input=TokensInput(tuple(given.tokens())),
             sampling=Sampling(temperature=0.0),
             max_tokens=ANSWER_TOKENS,
             ignore_eos=True,
@@ -95,7 +123,25 @@ class WatchedEngine:
             "state_digest": receipt.state_digest,
             "restored": receipt.restored_tokens,
             "sources": dict(receipt.sources),
+            "feature_hits": [one.feature_hit for one in receipt.media],
+            "encoded": self.encoded - encoded,
         }
+
+
+class GivenChat(FakeChat):
+    """A chat room whose prompt is given beforehand, with the items of its spans."""
+
+    def __init__(self, prompt: Prompt, media: Sequence[MediaItem]) -> None:
+        self._prompt = prompt
+        self._media = media
+
+    def media(self, request: Input) -> Iterator[MediaItem]:
+        """Yield the items that were given."""
+        yield from self._media
+
+    def prompt(self, request: Input, media: Sequence[MediaItem] = ()) -> Prompt:
+        """Return the prompt that was given."""
+        return self._prompt
 
 
 @contextmanager
@@ -104,9 +150,12 @@ def opened(engine: WatchedEngine, store: Path, *, ram_bytes: int) -> Iterator[Ca
     cache = open_cache(
         model=engine.engine.model,
         groups=engine.engine.groups,
+        feature_schema=engine.engine.features,
         store=store,
         ram_bytes=ram_bytes,
         ssd_bytes=AMPLE,
+        feature_ram_bytes=ram_bytes,
+        feature_ssd_bytes=AMPLE,
         free_floor_bytes=0,
         io_threads=2,
         queue_bytes=AMPLE,

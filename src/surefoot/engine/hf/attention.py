@@ -37,7 +37,10 @@ FOLDED_TYPES = frozenset(
         "olmo2",
         "qwen2",
         "qwen3",
+        "qwen3_5_moe_text",
         "qwen3_5_text",
+        "qwen3_vl_moe_text",
+        "qwen3_vl_text",
         "smollm3",
     }
 )

@@ -8,7 +8,6 @@ layer type, never from a part.
 A component holds its group's layers stacked: [layers, *the layer's own axes], batch 1 included.
 """
 
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,14 +25,9 @@ from transformers.cache_utils import (
 from surefoot.engine import Placed
 from surefoot.engine.hf.layer_types import Field, Path, read, write
 from surefoot.engine.hf.layers import IndexedRowsLayer, RowsAndStatesLayer, RowsLayer, RowStack
+from surefoot.engine.hf.weights import host_tensor, torch_dtype
 from surefoot.laws import TokenRows
 from surefoot.state import ROWS, Component, Group, Part
-
-with warnings.catch_warnings():
-    # torch warns, once per process, that a tensor over read-only bytes could be written to. Ours
-    # are only ever copied from; spend the warning here rather than in some later restore.
-    warnings.simplefilter("ignore")
-    torch.frombuffer(b"\0", dtype=torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +165,7 @@ def _fill(cache: SequenceCache, layout: Layout, boundary: int, placed: Sequence[
     """Copy a group's parts into its stacks, or into tensors of its layers' own."""
     total = layout.group.law.rows(0, boundary)
     for number, (field, schema) in enumerate(zip(layout.fields, layout.group.schema, strict=True)):
-        sources = [_tensor(one.part.components[number]) for one in placed]
+        sources = [_bytes_of(one.part.components[number]) for one in placed]
         if layout.stacked:
             stack = cache.stacks[layout.group.name][field.component]
             _join(stack.data.narrow(stack.axis, 0, total), sources, stack.axis)
@@ -212,9 +206,9 @@ def _cut(cache: SequenceCache, layout: Layout, start: int, end: int) -> Part:
     components = []
     for field, schema in zip(layout.fields, layout.group.schema, strict=True):
         shape = schema.shape_for(rows)
-        data = bytearray(prod(shape) * _dtype(schema.dtype).itemsize)
+        data = bytearray(prod(shape) * torch_dtype(schema.dtype).itemsize)
         if data:
-            host = torch.frombuffer(data, dtype=_dtype(schema.dtype)).view(shape)
+            host = torch.frombuffer(data, dtype=torch_dtype(schema.dtype)).view(shape)
             if layout.stacked:
                 stack = cache.stacks[layout.group.name][field.component]
                 host.copy_(stack.data.narrow(stack.axis, start, rows))
@@ -239,7 +233,7 @@ def _last(live: torch.Tensor, axis: int | None, rows: int, total: int) -> torch.
 def _stacks(layout: Layout, room: int) -> dict[str, RowStack]:
     return {
         field.component: RowStack(
-            schema.shape, schema.shape.index(ROWS), _dtype(schema.dtype), layout.device, room
+            schema.shape, schema.shape.index(ROWS), torch_dtype(schema.dtype), layout.device, room
         )
         for field, schema in zip(layout.fields, layout.group.schema, strict=True)
     }
@@ -254,15 +248,5 @@ def _stand_in(stock: Any, stacks: Mapping[str, RowStack], place: int, rows: int)
     return RowsAndStatesLayer(stacks, place, rows, states=stock.number_of_states)
 
 
-def _tensor(component: Component) -> torch.Tensor:
-    """Return a tensor over a component's bytes, to be copied from and nothing else."""
-    dtype = _dtype(component.dtype)
-    if not memoryview(component.data).nbytes:
-        return torch.empty(component.shape, dtype=dtype)
-    return torch.frombuffer(component.data, dtype=dtype).view(component.shape)
-
-
-def _dtype(name: str) -> torch.dtype:
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype), name
-    return dtype
+def _bytes_of(component: Component) -> torch.Tensor:
+    return host_tensor(component.dtype, component.shape, component.data)

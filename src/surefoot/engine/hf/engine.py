@@ -14,16 +14,17 @@ from surefoot.engine.hf.numerics import numerics
 from surefoot.engine.hf.run import HfRun
 from surefoot.engine.hf.sampling import choose
 from surefoot.engine.hf.table import StateTable, Unsupported, inspect
+from surefoot.engine.hf.vision import vision_of
 from surefoot.engine.hf.weights import weights_digest
 from surefoot.identity import ModelName, model_name
-from surefoot.prompt import Prompt
-from surefoot.state import Group
+from surefoot.prompt import MediaItem, Prompt
+from surefoot.state import Features, FeatureSchema, Group
 
 UNBOUNDED_CONTEXT = 1 << 20  # tokens, for a model that states no limit (a purely recurrent one)
 
 
 class HfEngine:
-    """A causal language model of transformers, as an ``Engine``.
+    """A language model of transformers, with or without a vision tower, as an ``Engine``.
 
     ``tokenizer_source`` is the folder or hub id that the model's tokenizer is loaded from.
     """
@@ -54,12 +55,14 @@ class HfEngine:
         progress("naming the weights")
         weights = weights_digest(model)
         progress("checking that restored state computes the same bits")
-        found = inspect(model, block_tokens=block_tokens)
+        self._vision = vision_of(model)
+        found = inspect(model, block_tokens=block_tokens, atomic_spans=self.atomic_spans)
         self._table = found if isinstance(found, StateTable) else None
         self._unsupported = found.reason if isinstance(found, Unsupported) else None
         start_up = fingerprint(
             model,
             self._table,
+            vision=self._vision,
             block_tokens=block_tokens,
             context_tokens=self._context_tokens,
             clock=clock,
@@ -67,11 +70,16 @@ class HfEngine:
         if start_up.mismatch is not None:
             self._table = None
             self._unsupported = f"a restore did not reproduce {start_up.mismatch}"
+        if start_up.unsteady is not None:
+            self._table = None
+            self._unsupported = f"the vision tower did not repeat {start_up.unsteady}"
         self._prefill_tokens_per_s = start_up.prefill_tokens_per_s
         self._model = model_name(
             weights=weights,
             config=canonical_config(model.config.to_dict()),
-            numerics=numerics(model, threads=threads, block_tokens=block_tokens),
+            numerics=numerics(
+                model, threads=threads, block_tokens=block_tokens, vision=self._vision
+            ),
             fingerprint=start_up.digest,
         )
 
@@ -92,8 +100,8 @@ class HfEngine:
 
     @property
     def atomic_spans(self) -> bool:
-        """Whether media spans must not be cut; no model with media is served yet."""
-        return False
+        """Whether media spans must not be cut: whether a token of an image sees later ones."""
+        return self._vision is not None and self._vision.tower.atomic_spans
 
     @property
     def context_tokens(self) -> int:
@@ -119,11 +127,34 @@ class HfEngine:
         """Measured at start-up; a restore may take no longer than computing would."""
         return self._prefill_tokens_per_s
 
-    def begin(self, prompt: Prompt, sampling: Sampling) -> HfRun:
+    @property
+    def features(self) -> FeatureSchema | None:
+        """What the vision tower makes of an item; None for a model that takes no media."""
+        return self._vision.schema if self._vision is not None else None
+
+    def encode(self, item: MediaItem) -> Features:
+        """Run the vision tower on one item, alone; the result is owned by the caller.
+
+        Raises:
+            EngineError: the tower failed.
+        """
+        assert self._vision is not None, "this model takes text only"
+        torch.set_num_threads(self._threads)
+        return self._vision.encode(item)
+
+    def begin(self, prompt: Prompt, sampling: Sampling, media: Sequence[MediaItem] = ()) -> HfRun:
         """Start a sequence at position 0; nothing is computed yet."""
         # Math libraries keep the count per thread, and the engine's is not the one that loaded.
         torch.set_num_threads(self._threads)
-        return HfRun(self._loaded, self._table, prompt, sampling, choose=choose)
+        return HfRun(
+            self._loaded,
+            self._table,
+            prompt,
+            sampling,
+            choose=choose,
+            vision=self._vision,
+            media=media,
+        )
 
 
 def stock_decode(
@@ -131,8 +162,10 @@ def stock_decode(
 ) -> float:
     """Return tokens/s of transformers' own ``generate`` after ``tokens``, for comparison.
 
-    The prompt but for its last token is prefilled beforehand, outside the measured time.
+    The prompt but for its last token is prefilled beforehand, outside the measured time. For models
+    of text: of one that sees, ``generate`` leaves rope deltas on the model.
     """
+    assert engine.features is None, "a model of text is needed"
     model = engine._loaded
     ids = torch.tensor([list(tokens)], device=model.device)
     cache = DynamicCache(config=model.config)

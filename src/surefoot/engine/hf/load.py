@@ -1,4 +1,4 @@
-"""Loading a model: a hub id, a folder, a GGUF file or the built-in ``smollm2``.
+"""Loading a model: a hub id, a folder, a GGUF file or a built-in name.
 
 A model is refused rather than repaired. A checkpoint that lacks a tensor would be completed with
 random numbers, and one that needs code of its own would compute something nobody has read.
@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.utils import logging
 
-from surefoot.engine.hf import gguf, smollm2
+from surefoot.engine.hf import builtin, gguf, smollm2
 from surefoot.engine.hf.engine import HfEngine
+from surefoot.engine.hf.towers import sees
 from surefoot.errors import SetupError
 
 DTYPES = ("bfloat16", "float32", "float16")
@@ -41,7 +42,7 @@ def load_engine(
     Fixes torch's thread count for the process.
 
     Args:
-        model: ``smollm2``, a folder, a ``.gguf`` file, or a hub id ``owner/name``.
+        model: a built-in name, a folder, a ``.gguf`` file, or a hub id ``owner/name``.
         threads: how many threads torch computes with; part of the model's name.
         block_tokens: the grid's step.
         dtype: one of ``DTYPES``; None is the checkpoint's own.
@@ -108,7 +109,7 @@ def _mps() -> bool:
 
 def _source(model: str, cache_folder: Path, progress: Callable[[str], None]) -> str:
     """Return the folder, or the hub id, that ``model`` means."""
-    path = smollm2.weights_file() if model == smollm2.NAME else Path(model).expanduser()
+    path = _built_in(model) or Path(model).expanduser()
     if path.suffix == ".gguf":
         folder = gguf.expanded(path.absolute(), cache_folder, progress)
         progress(f"weights: {path.name}, expanded to bfloat16")
@@ -121,10 +122,19 @@ def _source(model: str, cache_folder: Path, progress: Callable[[str], None]) -> 
     if not _HUB_ID.fullmatch(model):
         raise SetupError(
             f"there is no model folder {model}; give a folder, a .gguf file, "
-            f"a hub id such as owner/name, or {smollm2.NAME}"
+            f"a hub id such as owner/name, or {' or '.join(builtin.NAMES)}"
         )
     progress(f"{model} is no folder here: taking it for a hub id")
     return model
+
+
+def _built_in(model: str) -> Path | None:
+    match model:
+        case builtin.SMOLLM2:
+            return smollm2.weights_file()
+        case builtin.SPARK:
+            return builtin.spark_folder()
+    return None
 
 
 def _check_folder(folder: Path) -> None:
@@ -150,7 +160,9 @@ def _load(source: str, dtype: str | None, attention: str | None) -> Any:
         chosen["attn_implementation"] = attention
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-        model, report = AutoModelForCausalLM.from_pretrained(
+        # A model that sees is loaded whole: its text part alone has another class, and other state.
+        kind = AutoModelForImageTextToText if sees(config) else AutoModelForCausalLM
+        model, report = kind.from_pretrained(
             source,
             config=config,
             trust_remote_code=False,

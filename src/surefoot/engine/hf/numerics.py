@@ -12,9 +12,11 @@ import torch
 
 from surefoot.engine.hf.attention import folds
 from surefoot.engine.hf.forward import LOGITS_TO_KEEP
+from surefoot.engine.hf.vision import Vision
 
 NUMERICS_VERSION = 1  # raised by hand when our own code computes other bits
 GRID_RULE = "1: ends at absolute multiples of block_tokens, then one tail"
+ATOMIC_GRID_RULE = "2: as 1; an end inside an image moves to the image's end"
 # Packages that transformers or torch switches code paths for when they are installed.
 KERNEL_PACKAGES = (
     "causal-conv1d",
@@ -33,13 +35,16 @@ KERNEL_PACKAGES = (
 )
 
 
-def numerics(model: Any, *, threads: int, block_tokens: int) -> dict[str, str]:
+def numerics(
+    model: Any, *, threads: int, block_tokens: int, vision: Vision | None = None
+) -> dict[str, str]:
     """Return what decides this process's bits, as text, for ``identity.model_name``.
 
     Args:
         model: the loaded model, on its device.
         threads: the fixed thread count.
         block_tokens: the grid's step.
+        vision: what the model sees with; None for a model of text.
     """
     facts: dict[str, object] = {
         "version": NUMERICS_VERSION,
@@ -55,6 +60,10 @@ def numerics(model: Any, *, threads: int, block_tokens: int) -> dict[str, str]:
         "torch build": torch.__config__.show(),
         "transformers": version("transformers"),
     }
+    if vision is not None:
+        facts["vision attention"] = model.config.vision_config._attn_implementation
+        if vision.tower.atomic_spans:
+            facts["grid"] = ATOMIC_GRID_RULE
     facts |= {f"package {name}": _version(name) for name in KERNEL_PACKAGES}
     facts |= _precision() | _device(model.device)
     return {name: str(fact) for name, fact in facts.items()}

@@ -14,10 +14,12 @@ from transformers import DynamicCache
 from surefoot.engine import Placed, Sampled, Sampling
 from surefoot.engine.hf.attention import decoding
 from surefoot.engine.hf.forward import Forward
+from surefoot.engine.hf.sight import Sight
 from surefoot.engine.hf.table import SequenceCache, StateTable
+from surefoot.engine.hf.vision import Vision
 from surefoot.errors import EngineError
-from surefoot.prompt import Prompt
-from surefoot.state import Part
+from surefoot.prompt import MediaItem, MediaName, Prompt, grid
+from surefoot.state import Features, Part
 
 
 class Choose(Protocol):
@@ -47,20 +49,27 @@ class HfRun:
         sampling: Sampling,
         *,
         choose: Choose,
+        vision: Vision | None = None,
+        media: Sequence[MediaItem] = (),
     ) -> None:
         """Stand at position 0; nothing is computed or allocated yet.
 
         Args:
             model: a causal language model, in evaluation mode.
             table: how its state is cut; None serves without a cache on transformers' own layers.
-            prompt: tokens only.
+            prompt: tokens and media spans.
             sampling: how ``sample`` chooses.
             choose: the function that does.
+            vision: what the model sees with; None for a model of text.
+            media: the items of the prompt's spans, in their order, and maybe more.
         """
-        assert not prompt.media, "media spans need a model with a vision tower"
+        assert vision is not None or not prompt.media, "media spans need a vision tower"
         self._model = model
         self._forward = Forward(model)
         self._table = table
+        self._sight = Sight(vision, prompt, media) if vision is not None else None
+        self._atomic = vision is not None and vision.tower.atomic_spans
+        self._prompt = prompt
         self._tokens = prompt.tokens()
         self._ids = torch.tensor([self._tokens], device=model.device)
         self._sampling = sampling
@@ -87,10 +96,24 @@ class HfRun:
         assert self._position == 0, self._position
         assert not self._closed, "the run is closed"
         assert boundary <= len(self._tokens), (boundary, len(self._tokens))
-        # Room for the next block too, or the first forward pass would copy every row once more.
-        room = min(boundary + self._table.block_tokens, len(self._tokens))
+        # Room for the next block too, or the first forward pass would copy every row once more;
+        # for no more than that, or its stacks would be larger than those of a run that computed.
+        ends = (
+            *grid(self._prompt, self._table.block_tokens, atomic=self._atomic),
+            len(self._tokens),
+        )
+        room = min((end for end in ends if end > boundary), default=boundary)
         self._cache = self._table.install(boundary, parts, room=room)
         self._position = boundary
+
+    def supply(self, media: MediaName, features: Features) -> None:
+        """Copy in an item's features, before the first block that needs them.
+
+        Raises:
+            ValueError: they do not fit the engine's schema; the run is untouched.
+        """
+        assert self._sight is not None, "a model of text has no features"
+        self._sight.supply(media, features)
 
     def prefill(self, end: int) -> None:
         """Consume prompt tokens ``[position, end)`` in one pass: a whole block or the tail.
@@ -135,7 +158,7 @@ class HfRun:
     def close(self) -> None:
         """Free the buffers; the run is unusable afterwards."""
         self._closed = True
-        self._cache = self._logits = self._block_start = None
+        self._cache = self._logits = self._block_start = self._sight = None
 
     def _advance(self, ids: torch.Tensor) -> None:
         assert not self._closed, "the run is closed"
@@ -143,7 +166,8 @@ class HfRun:
         try:
             with torch.inference_mode():
                 self._make_room(end)
-                self._logits = self._forward(ids, self._position, self._cache)
+                sight = self._sight.arguments(self._position, end) if self._sight else None
+                self._logits = self._forward(ids, self._position, self._cache, sight)
         except (RuntimeError, IndexError) as error:
             self.close()
             raise EngineError(f"the model failed at token {self._position}: {error}") from error

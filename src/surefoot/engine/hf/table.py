@@ -6,7 +6,7 @@ for: a tensor that no law covers, a counter that does not follow from the bounda
 changes makes the model unsupported. It is never copied whole and hoped for (I5).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,9 @@ class _Refusal(Exception):
     """Leave the inspection with a reason."""
 
 
-def inspect(model: Any, *, block_tokens: int) -> StateTable | Unsupported:
+def inspect(
+    model: Any, *, block_tokens: int, atomic_spans: bool = False
+) -> StateTable | Unsupported:
     """Return how the model's state is cut and installed, or why it cannot be.
 
     Runs two forward passes of ``block_tokens`` tokens.
@@ -41,6 +43,7 @@ def inspect(model: Any, *, block_tokens: int) -> StateTable | Unsupported:
     Args:
         model: a loaded causal language model, in evaluation mode.
         block_tokens: the grid's step, > 0.
+        atomic_spans: whether ends of blocks move to ends of media spans.
     """
     assert block_tokens > 0, block_tokens
     try:
@@ -48,6 +51,8 @@ def inspect(model: Any, *, block_tokens: int) -> StateTable | Unsupported:
         _refuse_by_config(model, forward, 2 * block_tokens)
         cache = _stock_cache(model.config)
         states = [_layer_state(cache, index, block_tokens) for index in range(len(cache.layers))]
+        if atomic_spans:
+            _refuse_pooling(states)
         seen = _probe(model, forward, cache, block_tokens)
         shapes = [
             _Layer(index, type(cache.layers[index]).__name__, state, *at, block_tokens)
@@ -65,6 +70,11 @@ def _refuse_by_config(model: Any, forward: Forward, probe_tokens: int) -> None:
         raise _Refusal("an encoder-decoder's cache depends on more than the tokens before it")
     if not forward.accepts_cache:
         raise _Refusal("its forward call takes no cache")
+    both_ways = getattr(
+        model.config.get_text_config(decoder=True), "use_bidirectional_attention", None
+    )
+    if both_ways in (True, "all"):
+        raise _Refusal("its tokens attend to later ones, so state is no function of a prefix")
     for rope in (*_rope_types(model.config.to_dict()), *_module_rope_types(model)):
         # Their rotation depends on the longest position of the call, so rows are no function of
         # the tokens before them (transformers 5.24: modeling_rope_utils.dynamic_rope_update).
@@ -121,6 +131,14 @@ def _layer_state(cache: Any, index: int, block_tokens: int) -> LayerState:
             stride = share.law.stride
             raise _Refusal(f"block_tokens {block_tokens} is not a multiple of its stride {stride}")
     return state
+
+
+def _refuse_pooling(states: Iterable[LayerState]) -> None:
+    for index, state in enumerate(states):
+        if any(isinstance(share.law, PooledRows) for share in state.shares):
+            raise _Refusal(
+                f"layer {index} pools tokens, and a block may end with an image anywhere"
+            )
 
 
 def _probe(

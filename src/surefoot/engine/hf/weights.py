@@ -5,11 +5,19 @@ processes would then serve two models under one name. Tied weights are digested 
 names; a buffer counts whether or not it is ever saved.
 """
 
+import warnings
 from collections.abc import Iterator
+from math import prod
 
 import torch
 
 from surefoot.identity import Buffer, tensors_digest
+
+with warnings.catch_warnings():
+    # torch warns, once per process, that a tensor over read-only bytes could be written to. Ours
+    # are only ever copied from; spend the warning here rather than in some later restore.
+    warnings.simplefilter("ignore")
+    torch.frombuffer(b"\0", dtype=torch.uint8)
 
 
 def weights_digest(model: torch.nn.Module) -> bytes:
@@ -29,6 +37,20 @@ def tensor_bytes(tensor: torch.Tensor) -> Buffer:
         return b""
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data
+
+
+def host_tensor(dtype: str, shape: tuple[int, ...], data: Buffer) -> torch.Tensor:
+    """Return a tensor over raw bytes in C order, to be copied from and nothing else."""
+    if not prod(shape):
+        return torch.empty(shape, dtype=torch_dtype(dtype))
+    return torch.frombuffer(data, dtype=torch_dtype(dtype)).view(shape)
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """Return the dtype of this name."""
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype), name
+    return dtype
 
 
 def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
