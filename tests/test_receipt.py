@@ -53,7 +53,7 @@ FULL = LEAST | {
     "media": (Media("image", "01" * 32, 64, True),),
     "committed_tokens": 2,
     "salted": True,
-    "timings_ms": Timings(1.0, 2.0, 3.0, 4.0, 5.0),
+    "timings_ms": Timings(queue=1.0, restore=2.0, media=3.0, prefill=4.0, ttft=5.0, total=6.0),
 }
 NULLABLE = {
     "boundary_tokens", "block_name", "state_tokens", "state_digest", "common_prefix_tokens",
@@ -111,9 +111,10 @@ def test_every_field_reaches_the_wire_under_its_own_name():
     assert wire["timings_ms"] == {
         "queue": 1.0,
         "restore": 2.0,
-        "prefill": 3.0,
-        "ttft": 4.0,
-        "total": 5.0,
+        "media": 3.0,
+        "prefill": 4.0,
+        "ttft": 5.0,
+        "total": 6.0,
     }
     assert wire["media"] == [
         {"kind": "image", "name": "01" * 32, "tokens": 64, "feature_hit": True}

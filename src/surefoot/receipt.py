@@ -46,7 +46,11 @@ class Miss(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """One media item of the prompt."""
+    """One media item of the prompt.
+
+    ``feature_hit``: its features were stored, or the state that was made of them was, so that the
+    vision tower did not run for it. An item that a cancelled turn never came to is none.
+    """
 
     kind: str
     name: str
@@ -63,12 +67,13 @@ class Media:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
     """Milliseconds since the request was queued, or of one phase; None where it did not happen."""
 
     queue: float = 0.0
     restore: float = 0.0
+    media: float = 0.0  # decoding images, and running the vision tower
     prefill: float = 0.0
     ttft: float | None = None
     total: float = 0.0
@@ -140,6 +145,7 @@ class Receipt:
             "timings_ms": {
                 "queue": timings.queue,
                 "restore": timings.restore,
+                "media": timings.media,
                 "prefill": timings.prefill,
                 "ttft": timings.ttft,
                 "total": timings.total,

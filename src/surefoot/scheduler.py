@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from surefoot.chat.request import ChatInput
+from surefoot.chat.request import ChatInput, images_in
 from surefoot.engine import Sampling
 from surefoot.errors import CapacityError, RequestError
 from surefoot.receipt import Finish, Kind, Receipt
@@ -70,6 +70,7 @@ class Limits:
     running: int  # each running turn holds its own state in memory
     queued: int
     idle: int  # conversations whose next prefix may wait to be computed; 0 turns idle work off
+    idle_image_bytes: int = 64 * 2**20  # of image files that conversations hold while they wait
 
 
 @dataclass(slots=True, eq=False)
@@ -90,6 +91,11 @@ class _Job:
 class _IdleJob:
     request: TurnRequest
     answer: str
+
+    @property
+    def image_bytes(self) -> int:
+        chat = self.request.input
+        return sum(len(one.data) for one in images_in(chat)) if isinstance(chat, ChatInput) else 0
 
 
 @dataclass(slots=True)
@@ -234,9 +240,12 @@ class Scheduler:
             return
         if self._serving.engine.unsupported is not None or self._limits.idle == 0:
             return
-        while len(work.idle) >= self._limits.idle:
-            work.idle.popleft()  # the oldest conversation is the least likely to come back first
         work.idle.append(_IdleJob(request, ledger.text))
+        most = self._limits.idle_image_bytes
+        while (
+            len(work.idle) > self._limits.idle or sum(one.image_bytes for one in work.idle) > most
+        ):
+            work.idle.popleft()  # the oldest conversation is the least likely to come back first
 
     def _idle(self, job: _IdleJob) -> None:
         """Run idle work until it is done or a turn wants the thread."""

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from surefoot.cache import open_cache
-from surefoot.chat.request import ChatInput, Message, Role, TokensInput
+from surefoot.chat.request import ChatInput, Image, Message, Role, TokensInput
 from surefoot.engine import Sampling
 from surefoot.errors import CapacityError, EngineError, RequestError
 from surefoot.receipt import Finish, Kind
@@ -34,6 +34,9 @@ class House:
         self.cache = open_cache(
             model=self.engine.model,
             groups=self.engine.groups,
+            feature_schema=self.engine.features,
+            feature_ram_bytes=1 << 20,
+            feature_ssd_bytes=1 << 20,
             store=None,
             ram_bytes=1 << 20,
             ssd_bytes=0,
@@ -61,9 +64,10 @@ class House:
         for hook in self.hooks:
             hook(kind, start, end)
 
-    def submit(self, n, *, tokens=4, seed=1, text=None, **fields):
+    def submit(self, n, *, tokens=4, seed=1, text=None, picture=None, **fields):
+        content = (text, Image(picture, "here")) if picture else text
         made = (
-            ChatInput((Message(role=Role.USER, content=text),))
+            ChatInput((Message(role=Role.USER, content=content),))
             if text
             else TokensInput(tuple((seed * 31 + i * 7) % 200 + 1 for i in range(n)))
         )
@@ -210,6 +214,34 @@ def test_idle_work_yields_to_a_request_at_the_end_of_a_unit(house):
     late[0].end()
     assert one.units[one.arrived_at] == ("prefill", 0, C), "the request's first block comes next"
     assert [r.kind for r in one.receipts] == [Kind.TURN, Kind.TURN, Kind.IDLE]
+
+
+def test_conversations_wait_for_idle_work_with_so_many_bytes_of_pictures_and_no_more(house):
+    one = house(running=1, idle_image_bytes=50)
+    watches = [
+        one.submit(0, text="which?", seed=seed, picture=picture)
+        for seed, picture in ((1, b"a" * 40), (2, b"b" * 11), (3, b"c" * 51), (4, None))
+    ]
+    one.scheduler.start()
+    for watch in watches:
+        watch.end()
+    wait_for(one, lambda: one.scheduler.status()["idle_work"] == 0)
+    done = {receipt.id for receipt in one.receipts if receipt.kind is Kind.IDLE}
+    # The third alone is too much, and takes those before it along: the oldest leave first.
+    assert done == {"idle-4"}
+
+
+def test_pictures_that_fit_wait_side_by_side(house):
+    one = house(running=1, idle_image_bytes=50)
+    watches = [
+        one.submit(0, text="which?", seed=seed, picture=bytes([65 + seed]) * 25) for seed in (1, 2)
+    ]
+    one.scheduler.start()
+    for watch in watches:
+        watch.end()
+    wait_for(one, lambda: one.scheduler.status()["idle_work"] == 0)
+    done = {receipt.id for receipt in one.receipts if receipt.kind is Kind.IDLE}
+    assert done == {"idle-1", "idle-2"}
 
 
 def test_idle_work_may_read_what_a_turn_that_only_writes_has_stored(house):

@@ -39,6 +39,9 @@ class Place:
         self.cache = open_cache(
             model=self.engine.model,
             groups=self.engine.groups,
+            feature_schema=self.engine.features,
+            feature_ram_bytes=1 << 20,
+            feature_ssd_bytes=1 << 20,
             store=self.store,
             ram_bytes=self.ram_bytes,
             ssd_bytes=1 << 30,

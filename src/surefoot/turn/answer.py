@@ -18,8 +18,9 @@ from surefoot.chat.request import ChatInput
 from surefoot.engine import Placed, Run, Sampled
 from surefoot.errors import RequestError
 from surefoot.identity import Block
-from surefoot.prompt import Prompt, grid
+from surefoot.prompt import MediaName, Prompt, grid
 from surefoot.receipt import Finish, Miss
+from surefoot.state import Features
 from surefoot.turn.ledger import Ledger
 from surefoot.turn.request import Delta, Done, TokenText, TurnRequest, Unit
 
@@ -41,10 +42,11 @@ def turn(ledger: Ledger) -> Steps:
     least = serving.chat.least_tokens(request.input)
     if least >= serving.engine.context_tokens:
         raise _too_long(request, f"at least {least}", serving.engine.context_tokens)
-    prompt = serving.chat.prompt(request.input)
+    yield from _look(ledger)
+    prompt = serving.chat.prompt(request.input, ledger.media)
     room = _room(request, len(prompt), serving.engine.context_tokens)
     blocks = _name(prompt, ledger)
-    with closing(serving.engine.begin(prompt, request.sampling)) as run:
+    with closing(serving.engine.begin(prompt, request.sampling, ledger.media)) as run:
         yield from _prefill(run, prompt, blocks, ledger)
         finish = yield from _decode(run, room, ledger)
     yield _done(ledger, finish)
@@ -59,7 +61,8 @@ def idle(ledger: Ledger, answer: str) -> Steps:
     request, serving = ledger.request, ledger.serving
     ledger.started_at = serving.clock()
     assert isinstance(request.input, ChatInput), request.input
-    history = serving.chat.history(request.input, answer)
+    yield from _look(ledger)
+    history = serving.chat.history(request.input, answer, ledger.media)
     blocks = _name(history, ledger) if history else ()
     if history is None or not blocks or blocks[-1].end > serving.engine.context_tokens:
         return
@@ -67,9 +70,24 @@ def idle(ledger: Ledger, answer: str) -> Steps:
         return
     prompt = history.upto(blocks[-1].end)
     ledger.prompt_tokens = len(prompt)
-    with closing(serving.engine.begin(prompt, request.sampling)) as run:
+    with closing(serving.engine.begin(prompt, request.sampling, ledger.media)) as run:
         yield from _prefill(run, prompt, blocks, ledger)
     yield _done(ledger, Finish.STOP)
+
+
+def _look(ledger: Ledger) -> Steps:
+    """Decode the request's images and make of each what the vision tower consumes, one a unit.
+
+    Raises:
+        RequestError: an image cannot be read, or the model takes none.
+    """
+    clock, chat = ledger.serving.clock, ledger.serving.chat
+    started = clock()
+    for item in chat.media(ledger.request.input):
+        ledger.media.append(item)
+        ledger.media_s += clock() - started
+        yield None
+        started = clock()
 
 
 def _check_bias(request: TurnRequest, tokens: int) -> None:
@@ -108,7 +126,11 @@ def _param(request: TurnRequest) -> str:
 def _name(prompt: Prompt, ledger: Ledger) -> tuple[Block, ...]:
     request, engine = ledger.request, ledger.serving.engine
     ledger.prompt_tokens = len(prompt)
+    ledger.spans = prompt.media
     salt = identity.salt_of(request.key, request.cache_salt)
+    ledger.features = {
+        span.media: identity.feature_name(engine.model, salt, span.media) for span in prompt.media
+    }
     ends = grid(prompt, engine.block_tokens, atomic=engine.atomic_spans)
     return identity.name_blocks(prompt, ends, engine.model, salt)
 
@@ -136,9 +158,11 @@ def _prefill(run: Run, prompt: Prompt, blocks: Sequence[Block], ledger: Ledger) 
 def _compute(run: Run, ends: Sequence[int], contents: Contents, ledger: Ledger) -> Iterator[Unit]:
     """Prefill from where the run stands to the last end, noting the contents of what is cut."""
     clock, plan = ledger.serving.clock, ledger.plan
+    found = _found_features(run.position, ledger)
     for index, end in enumerate(ends):
         if end <= run.position:
             continue
+        yield from _supply(run, end, found, ledger)
         started = clock()
         run.prefill(end)
         ledger.position = run.position
@@ -147,6 +171,46 @@ def _compute(run: Run, ends: Sequence[int], contents: Contents, ledger: Ledger) 
         ledger.prefill_s += clock() - started
         if end < ends[-1]:
             yield None
+
+
+def _found_features(position: int, ledger: Ledger) -> dict[MediaName, Features]:
+    """Return the stored features of the media that is still to be consumed."""
+    serving = ledger.serving
+    if serving.engine.unsupported is not None or not ledger.request.mode.reads:
+        return {}
+    items = {item.name: item for item in ledger.media}
+    wanted = {
+        ledger.features[span.media]: items[span.media]
+        for span in ledger.spans
+        if span.end > position
+    }
+    if not wanted:
+        return {}
+    started = serving.clock()
+    found = serving.cache.features(wanted, deadline_s=serving.restore_floor_s)
+    ledger.restore_s += serving.clock() - started
+    return {wanted[name].name: features for name, features in found.items()}
+
+
+def _supply(run: Run, end: int, found: dict[MediaName, Features], ledger: Ledger) -> Iterator[Unit]:
+    """Hand over the features that the tokens up to ``end`` need; a run of the tower is a unit."""
+    serving = ledger.serving
+    writes = ledger.request.mode.writes and serving.engine.unsupported is None
+    for span, item in zip(ledger.spans, ledger.media, strict=False):
+        if span.start >= end or span.end <= run.position or span.media in ledger.supplied:
+            continue
+        features = found.pop(span.media, None)
+        ledger.supplied[span.media] = features is not None
+        if features is not None:
+            run.supply(span.media, features)
+            continue
+        started = serving.clock()
+        features = serving.engine.encode(item)
+        ledger.media_s += serving.clock() - started
+        if writes:
+            serving.cache.commit_features(ledger.features[item.name], item, features)
+        run.supply(span.media, features)
+        yield None
 
 
 def _restore(run: Run, plan: Plan, ledger: Ledger) -> Contents:
@@ -178,7 +242,9 @@ def _commit(run: Run, plan: Plan, index: int, ledger: Ledger) -> Contents:
     kept = cache.kept_groups(plan, index, prompt_tokens=ledger.prompt_tokens)
     parts = [(part, content(part)) for part in run.cut(block.start, kept)]
     if ledger.request.mode.writes:
-        ledger.committed_tokens += cache.commit(block, parts, turn=plan)
+        # A record names the features its block consumed: a bad one takes the block with it.
+        features = tuple(dict.fromkeys(ledger.features[span.media] for span in block.spans))
+        ledger.committed_tokens += cache.commit(block, parts, turn=plan, features=features)
     return {(part.group, index): digest for part, digest in parts}
 
 

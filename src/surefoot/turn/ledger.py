@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from surefoot.cache import Cache, Plan
 from surefoot.chat import Chat
 from surefoot.engine import Engine
-from surefoot.identity import Block
-from surefoot.receipt import Finish, Kind, Miss, Receipt, Timings
+from surefoot.identity import Block, FeatureName
+from surefoot.prompt import MediaItem, MediaName, MediaSpan
+from surefoot.receipt import Finish, Kind, Media, Miss, Receipt, Timings
 from surefoot.turn.request import TurnRequest
 
 
@@ -42,9 +43,14 @@ class Ledger:
     committed_tokens: int = 0
     completion_tokens: int = 0
     text: str = ""
+    media: list[MediaItem] = field(default_factory=list)  # in the request's order
+    spans: tuple[MediaSpan, ...] = ()
+    features: Mapping[MediaName, FeatureName] = field(default_factory=dict)
+    supplied: dict[MediaName, bool] = field(default_factory=dict)  # whether they were stored
     started_at: float | None = None
     restore_s: float = 0.0
     prefill_s: float = 0.0
+    media_s: float = 0.0  # decoding images and running the vision tower
     first_token_at: float | None = None
 
     def seal(self, finish: Finish) -> Receipt | None:
@@ -71,9 +77,22 @@ class Ledger:
             miss_reason=self.miss,
             exact="bitwise",
             verified=self.verified,
+            media=self._media(restored),
             committed_tokens=self.committed_tokens,
             salted=self.request.key is not None or self.request.cache_salt is not None,
             timings_ms=self._timings(),
+        )
+
+    def _media(self, restored: int) -> tuple[Media, ...]:
+        """Account for each span; a hit is one for which the tower did not run, nor has to."""
+        return tuple(
+            Media(
+                item.kind,
+                item.name.hex(),
+                item.tokens,
+                self.supplied.get(item.name, span.end <= restored),
+            )
+            for span, item in zip(self.spans, self.media, strict=False)
         )
 
     def _timings(self) -> Timings:
@@ -83,6 +102,7 @@ class Ledger:
         return Timings(
             queue=_ms(started - self.queued_at),
             restore=_ms(self.restore_s),
+            media=_ms(self.media_s),
             prefill=_ms(self.prefill_s),
             ttft=None if first is None else _ms(first - self.queued_at),
             total=_ms(now - self.queued_at),
