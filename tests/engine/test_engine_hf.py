@@ -12,11 +12,12 @@ from safetensors.torch import load_file, save_file
 from saved_models import BLOCK, build, save
 
 from surefoot.engine import Engine, Sampling
-from surefoot.engine.hf import HfEngine, load_engine, stock_decode
+from surefoot.engine.hf import HfEngine, load_engine
 from surefoot.engine.hf import engine as room
 from surefoot.engine.hf import fingerprint as start_up
 from surefoot.engine.hf.engine import UNBOUNDED_CONTEXT, canonical_config
 from surefoot.engine.hf.fingerprint import Fingerprint
+from surefoot.engine.hf.measured import stock_decode
 from surefoot.prompt import Prompt
 from surefoot.state import Group
 

@@ -10,7 +10,7 @@ from image_checks import layouts
 from safetensors.torch import load_file, save_file
 
 from surefoot.engine import Engine, Sampling
-from surefoot.engine.hf import HfEngine, load_engine
+from surefoot.engine.hf import HfEngine, load_engine, stock_decode
 from surefoot.engine.hf import engine as room
 from surefoot.engine.hf import fingerprint as start_up
 from surefoot.engine.hf.attention import folds
@@ -313,7 +313,7 @@ def test_a_text_part_that_folds_its_heads_does_so_behind_a_tower():
 
 def test_transformers_own_loop_is_timed_for_text_alone():
     with pytest.raises(AssertionError, match="text"):
-        room.stock_decode(shared_engine("qwen3_vl", torch.float32), range(70), 2, float)
+        stock_decode(shared_engine("qwen3_vl", torch.float32), range(70), 2, float)
 
 
 def loaded(source, **changes):

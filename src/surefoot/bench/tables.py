@@ -56,7 +56,7 @@ def run_tables(name: str, *, models: Path, wait_policy: str, say: Say) -> list[d
     Raises:
         SetupError: there is no such table.
     """
-    from surefoot.bench import captions, rooms, storage, ttft  # noqa: PLC0415  rooms imports torch
+    from surefoot.bench import captions, image_costs, rooms, storage, ttft  # noqa: PLC0415  rooms imports torch
 
     every: dict[str, Callable[[Bench], Table]] = {
         "names": rooms.names,
@@ -68,6 +68,7 @@ def run_tables(name: str, *, models: Path, wait_policy: str, say: Say) -> list[d
         "storage": storage.shared_prefixes,
         "captions": captions.captions,
         "features": captions.features,
+        "image": image_costs.image_costs,
     }
     if name != "all" and name not in every:
         raise SetupError(f"there is no benchmark {name!r}: choose all or one of {', '.join(every)}")

@@ -5,7 +5,8 @@
 start-up that restored state computes the same bits (I5).
 """
 
-from surefoot.engine.hf.engine import HfEngine, stock_decode
+from surefoot.engine.hf.engine import HfEngine
 from surefoot.engine.hf.load import load_engine
+from surefoot.engine.hf.measured import full_size_tower, stock_decode
 
-__all__ = ["HfEngine", "load_engine", "stock_decode"]
+__all__ = ["HfEngine", "full_size_tower", "load_engine", "stock_decode"]

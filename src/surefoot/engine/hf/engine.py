@@ -5,11 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from transformers import DynamicCache
 
 from surefoot.engine import Sampling
 from surefoot.engine.hf.fingerprint import fingerprint
-from surefoot.engine.hf.forward import Forward
 from surefoot.engine.hf.numerics import numerics
 from surefoot.engine.hf.run import HfRun
 from surefoot.engine.hf.sampling import choose
@@ -155,32 +153,6 @@ class HfEngine:
             vision=self._vision,
             media=media,
         )
-
-
-def stock_decode(
-    engine: HfEngine, tokens: Sequence[int], steps: int, clock: Callable[[], float]
-) -> float:
-    """Return tokens/s of transformers' own ``generate`` after ``tokens``, for comparison.
-
-    The prompt but for its last token is prefilled beforehand, outside the measured time. For models
-    of text: of one that sees, ``generate`` leaves rope deltas on the model.
-    """
-    assert engine.features is None, "a model of text is needed"
-    model = engine._loaded
-    ids = torch.tensor([list(tokens)], device=model.device)
-    cache = DynamicCache(config=model.config)
-    forward = Forward(model)
-    last = len(tokens) - 1
-    with torch.inference_mode():
-        for start in range(0, last, engine.block_tokens):
-            forward(ids[:, start : min(start + engine.block_tokens, last)], start, cache)
-        began = clock()
-        answer = model.generate(
-            ids, cache=cache, do_sample=False, min_new_tokens=steps, max_new_tokens=steps
-        )
-        took = clock() - began
-    assert answer.shape[1] == len(tokens) + steps, answer.shape
-    return steps / took
 
 
 def canonical_config(config: Mapping[str, Any]) -> str:
