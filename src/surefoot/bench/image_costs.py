@@ -22,7 +22,7 @@ from surefoot.record import content, seal_features, unseal_features
 from surefoot.settings import THREADS
 
 SIDE = 1024
-REPEATS = 5
+REPEATS = 3
 SHARE_TARGET = 0.05
 # As the hub's Qwen3-VL checkpoints state them.
 PROCESSOR = {

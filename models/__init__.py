@@ -1,0 +1,1 @@
+"""Models that are made here, from nothing, by scripts that anyone can run again."""
