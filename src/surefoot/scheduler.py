@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from surefoot.chat.request import ChatInput, images_in
+from surefoot.chat.request import ChatInput
 from surefoot.engine import Sampling
 from surefoot.errors import CapacityError, RequestError
+from surefoot.prompt import MediaItem
 from surefoot.receipt import Finish, Kind, Receipt
 from surefoot.turn import (
     CacheMode,
@@ -70,7 +71,7 @@ class Limits:
     running: int  # each running turn holds its own state in memory
     queued: int
     idle: int  # conversations whose next prefix may wait to be computed; 0 turns idle work off
-    idle_image_bytes: int = 64 * 2**20  # of image files that conversations hold while they wait
+    idle_media_bytes: int = 2**28  # of media items that conversations hold while they wait
 
 
 @dataclass(slots=True, eq=False)
@@ -91,11 +92,11 @@ class _Job:
 class _IdleJob:
     request: TurnRequest
     answer: str
+    media: tuple[MediaItem, ...]  # what the turn made of its images: none is decoded twice
 
     @property
-    def image_bytes(self) -> int:
-        chat = self.request.input
-        return sum(len(one.data) for one in images_in(chat)) if isinstance(chat, ChatInput) else 0
+    def media_bytes(self) -> int:
+        return sum(len(item.data) for item in self.media)
 
 
 @dataclass(slots=True)
@@ -240,10 +241,10 @@ class Scheduler:
             return
         if self._serving.engine.unsupported is not None or self._limits.idle == 0:
             return
-        work.idle.append(_IdleJob(request, ledger.text))
-        most = self._limits.idle_image_bytes
+        work.idle.append(_IdleJob(request, ledger.text, tuple(ledger.media)))
+        most = self._limits.idle_media_bytes
         while (
-            len(work.idle) > self._limits.idle or sum(one.image_bytes for one in work.idle) > most
+            len(work.idle) > self._limits.idle or sum(one.media_bytes for one in work.idle) > most
         ):
             work.idle.popleft()  # the oldest conversation is the least likely to come back first
 
@@ -251,6 +252,7 @@ class Scheduler:
         """Run idle work until it is done or a turn wants the thread."""
         request = replace(job.request, id=f"idle-{job.request.id}", mode=CacheMode.USE)
         ledger = Ledger(request, self._serving, self._serving.clock(), kind=Kind.IDLE)
+        ledger.media.extend(job.media)
         steps = idle(ledger, job.answer)
         interrupted = False
         try:

@@ -53,7 +53,9 @@ def test_equal_looks_are_good_and_fit_a_terminal():
     assert good
     assert "2/2" in said
     assert "0/2" in said
-    assert "any of the 1 that were asked again" in said
+    assert "1 first and 1 warm answers" in said
+    assert "none of the 1 that were asked again" in said
+    assert "100 ms" in said
     assert max(len(line) for line in said.splitlines()) <= 80
 
 
@@ -149,6 +151,7 @@ def bench(tmp_path):
 @pytest.mark.parametrize(("slow", "met"), [(3.0, True), (1.2, False)])
 def test_captions_compares_one_server_with_itself(tmp_path, monkeypatch, slow, met):
     server = Server(slow=slow)
+    monkeypatch.setattr(captions, "PICTURES", 24)
     monkeypatch.setattr(captions, "ServerProcess", lambda *_: server)
     table = captions.captions(bench(tmp_path))
     assert table.rows[0][2] == f"{slow:.2f}x"
@@ -160,14 +163,15 @@ def test_captions_compares_one_server_with_itself(tmp_path, monkeypatch, slow, m
 
 
 def test_captions_of_unequal_answers_are_no_measurement(tmp_path, monkeypatch):
-    server = Server(differs_at=100)
+    server = Server(differs_at=30)
     monkeypatch.setattr(captions, "ServerProcess", lambda *_: server)
     with pytest.raises(AssertionError, match="differ"):
         captions.captions(bench(tmp_path))
 
 
 def test_features_over_their_budget_miss_the_target(tmp_path, monkeypatch):
-    monkeypatch.setattr(captions, "DISTINCT", 1100)
+    for name, value in (("DISTINCT", 12), ("FEATURE_RAM_BYTES", 5_000)):
+        monkeypatch.setattr(captions, name, value)
     monkeypatch.setattr(captions, "ServerProcess", lambda *_: Server())
     table = captions.features(bench(tmp_path))
     assert [reached for _, reached in table.targets] == [False, True]

@@ -172,16 +172,13 @@ def test_restored_is_cold_around_every_boundary(engine, text, length):
             assert_same(cold, Trace(engine, text[:length], cold.upto(boundary)))
 
 
-@pytest.fixture(scope="module")
-def donor(engine, text):
-    """A long conversation: the one whose parts the others borrow."""
-    return Trace(engine, text[:7_000], answer=0)
-
-
-@pytest.mark.parametrize("shared", [2_049, 6_912])
+@pytest.mark.parametrize(
+    ("length", "shared"), [(2_400, 2_049), pytest.param(7_000, 6_912, marks=pytest.mark.long)]
+)
 def test_a_prompt_restored_from_another_conversation_is_computed_the_same(
-    engine, text, donor, shared
+    engine, text, length, shared
 ):
+    donor = Trace(engine, text[:length], answer=0)
     tokens = [*text[:shared], *reversed(text[:70])]
     boundary = shared // BLOCK * BLOCK
     cold = Trace(engine, tokens)

@@ -217,7 +217,7 @@ def test_idle_work_yields_to_a_request_at_the_end_of_a_unit(house):
 
 
 def test_conversations_wait_for_idle_work_with_so_many_bytes_of_pictures_and_no_more(house):
-    one = house(running=1, idle_image_bytes=50)
+    one = house(running=1, idle_media_bytes=50)
     watches = [
         one.submit(0, text="which?", seed=seed, picture=picture)
         for seed, picture in ((1, b"a" * 40), (2, b"b" * 11), (3, b"c" * 51), (4, None))
@@ -232,7 +232,7 @@ def test_conversations_wait_for_idle_work_with_so_many_bytes_of_pictures_and_no_
 
 
 def test_pictures_that_fit_wait_side_by_side(house):
-    one = house(running=1, idle_image_bytes=50)
+    one = house(running=1, idle_media_bytes=50)
     watches = [
         one.submit(0, text="which?", seed=seed, picture=bytes([65 + seed]) * 25) for seed in (1, 2)
     ]

@@ -261,7 +261,7 @@ def test_idle_work_carries_the_pictures_along(place):
     ledger = Ledger(request, place.serving, place.clock())
     list(turn(ledger))
     answer = ledger.text
-    more = Ledger(request, place.serving, place.clock(), kind=Kind.IDLE)
+    more = Ledger(request, place.serving, place.clock(), kind=Kind.IDLE, media=ledger.media)
     place.engine.encoded.clear()
     (*_, done) = idle(more, answer)
     assert place.towers == 0

@@ -88,7 +88,7 @@ class Client:
         headers = {"x-surefoot-cache": mode}
         with self._http.stream("POST", path, json=wire, headers=headers) as response:
             if response.status_code != 200:
-                raise SetupError(f"{self.url}{path}: {response.status_code} {response.read()!r}")
+                raise SetupError(f"the server at {self.url} refused: {_refusal(response)}")
             for line in response.iter_lines():
                 if not line.startswith("data: ") or line == "data: [DONE]":
                     continue
@@ -127,6 +127,14 @@ def wait_healthy(url: str, alive: Callable[[], bool], *, timeout_s: float) -> No
                 pass
             time.sleep(POLL_S)
     raise EngineError(f"the server at {url} was not ready within {timeout_s:g} s")
+
+
+def _refusal(response: httpx.Response) -> str:
+    body = response.read()
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return f"{response.status_code} {body[:200]!r}"
 
 
 def _content(choice: dict[str, Any]) -> tuple[str, list[Any]]:

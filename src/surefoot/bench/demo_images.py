@@ -18,6 +18,12 @@ from surefoot.bench.process import ServerProcess
 ANSWER_TOKENS = 12
 TOP_LOGPROBS = 5
 ONE_WORD = "One word: what color?"
+# Each turn's question, and the answer that the next turn's history holds whatever was said.
+PHOTO_TURNS = (
+    ("What shape is this?", "Circle"),
+    ("What color is the shape?", "Red"),
+    ("What color is the background?", "Blue"),
+)
 SYSTEM = "You are a helpful assistant."
 BYTES = bytes((value * 7) % 256 for value in range(6 * 4 * 3))
 
@@ -81,6 +87,16 @@ class LookRow:
             "equal": self.equal,
             "receipt": receipt,
         }
+
+
+def questions() -> list[str]:
+    """Return what is asked of each scene's pictures, in words."""
+    asked = ", then ".join(f"{question!r}" for question, _ in PHOTO_TURNS)
+    return [
+        f"one prompt: {ONE_WORD!r} about pictures of one colour",
+        f"same bytes: {ONE_WORD!r} about 72 bytes, read as 6x4 and as 4x6 pixels",
+        f"photo:      a red disc on a lit blue sky, drawn with grain: {asked}",
+    ]
 
 
 def looks() -> list[Look]:
@@ -174,14 +190,9 @@ def _same_bytes() -> list[Look]:
 
 def _photo() -> list[Look]:
     picture = pictures.photo()
-    turns = (
-        ("What shape is this?", "Circle"),
-        ("What color is the shape?", "Red"),
-        ("What color is the background?", "Blue"),
-    )
     found = []
     messages: list[dict[str, Any]] = []
-    for number, (question, answer) in enumerate(turns, start=1):
+    for number, (question, answer) in enumerate(PHOTO_TURNS, start=1):
         asked = (
             _about(picture, question)
             if number == 1

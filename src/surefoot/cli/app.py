@@ -99,16 +99,20 @@ def serve(
     """Serve MODEL over OpenAI-shaped HTTP, in the foreground, until SIGTERM or Ctrl-C."""
     from surefoot.cli.serve import ServeOptions, serve_forever  # noqa: PLC0415  start-up stays quick
 
+    ssd = settings.parse_bytes(ssd_bytes, flag="--ssd-bytes")
     options = ServeOptions(
         model=model,
         host=host,
         port=port,
         store=settings.parse_store(store, default=cache_folder() / "store"),
         ram_bytes=settings.parse_bytes(ram_bytes, flag="--ram-bytes"),
-        ssd_bytes=settings.parse_bytes(ssd_bytes, flag="--ssd-bytes"),
+        ssd_bytes=ssd,
         free_floor_bytes=settings.parse_bytes(free_floor, flag="--free-floor"),
         feature_ram_bytes=settings.parse_bytes(feature_ram_bytes, flag="--feature-ram-bytes"),
-        feature_ssd_bytes=settings.parse_bytes(feature_ssd_bytes, flag="--feature-ssd-bytes"),
+        # Out of the whole store's bytes: a default that is larger than those is no mistake.
+        feature_ssd_bytes=min(
+            ssd, settings.parse_bytes(feature_ssd_bytes, flag="--feature-ssd-bytes")
+        ),
         block_tokens=None
         if block_tokens is None
         else settings.at_least(1, block_tokens, flag="--block-tokens"),
@@ -146,13 +150,14 @@ def demo(
     With --images, show pictures under one prompt instead, and compare every bit as well.
     """
     from surefoot.bench.demo import run_demo  # noqa: PLC0415  start-up stays quick
-    from surefoot.bench.demo_images import run_image_demo  # noqa: PLC0415
+    from surefoot.bench.demo_images import questions, run_image_demo  # noqa: PLC0415
     from surefoot.bench.replay import recorded_calls  # noqa: PLC0415
 
     calls = settings.at_least(1, calls, flag="--calls")
     with tempfile.TemporaryDirectory(prefix="surefoot-demo-") as folder:
         if images:
             looks = demo_table.ImageTable(Console(), as_json=as_json)
+            looks.begin(questions())
             shown = run_image_demo(
                 model or "spark", Path(folder), on_process=looks.process, on_row=looks.row
             )

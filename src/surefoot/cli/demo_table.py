@@ -11,6 +11,7 @@ from surefoot.bench.demo import Row
 from surefoot.bench.demo_images import LookRow
 
 EQUAL, DIFFERS = "=", "DIFFERS"
+_ALL_EQUAL = "text, logprobs and state_digest are equal to cold, bit for bit."
 
 
 class Judged(Protocol):
@@ -66,9 +67,7 @@ class LegTable(ABC, Generic[JudgedRow]):
         if not self._headed:
             self._line(list(self.columns), style="bold")
             self._headed = True
-        cold = row.leg == "cold"
-        bits = ["" if cold else EQUAL if equal else DIFFERS for equal in row.equal.values()]
-        self._line([*self._cells(row), *bits], style="" if row.good else "bold red")
+        self._line([*self._cells(row), *self._bits(row)], style="" if row.good else "bold red")
 
     def verdict(self, rows: Sequence[JudgedRow]) -> bool:
         """Print the sum and return whether every row was good."""
@@ -80,12 +79,6 @@ class LegTable(ABC, Generic[JudgedRow]):
             why = "differ from cold, or restored nothing"
             self._console.print(f"\n[bold red]{len(bad)} of {len(rows)} rows {why}")
             return False
-        warm = sum(row.leg != "cold" for row in rows)
-        self._console.print(
-            f"\n{warm} warm answers: text, logprobs and state_digest are equal to cold, "
-            "bit for bit.",
-            highlight=False,
-        )
         for line in self._closing(rows):
             self._console.print(line, highlight=False)
         return True
@@ -93,6 +86,12 @@ class LegTable(ABC, Generic[JudgedRow]):
     @abstractmethod
     def _cells(self, row: JudgedRow) -> list[str]:
         """Return a row's cells before those for equal bits."""
+
+    def _bits(self, row: JudgedRow) -> list[str]:
+        """Return a row's cells that say what is equal to the reference."""
+        if row.leg == "cold":
+            return [""] * len(row.equal)
+        return [EQUAL if equal else DIFFERS for equal in row.equal.values()]
 
     @abstractmethod
     def _closing(self, rows: Sequence[JudgedRow]) -> list[str]:
@@ -140,7 +139,8 @@ class DemoTable(LegTable[Row]):
         ]
 
     def _closing(self, rows: Sequence[Row]) -> list[str]:
-        lines = []
+        warm = sum(row.leg != "cold" for row in rows)
+        lines = ["", f"{warm} warm answers: {_ALL_EQUAL}"]
         for leg in ("ram", "ssd"):
             speed_ups = sorted(row.speed_up for row in rows if row.leg == leg)
             median = speed_ups[len(speed_ups) // 2]
@@ -155,16 +155,20 @@ class ImageTable(LegTable[LookRow]):
         "scene": 10,
         "picture": 7,
         "leg": 5,
-        "answer": 10,
+        "answer": 8,
         "prompt": 6,
         "restored": 8,
         "tier": 4,
         "tower": 5,
-        "text": 4,
-        "logp": 4,
-        "state": 5,
+        "TTFT": 8,
+        "bits": 7,
     }
     left = frozenset({"scene", "picture", "leg", "answer", "tier"})
+
+    def begin(self, questions: Sequence[str]) -> None:
+        """Say what is asked, before the first process."""
+        for line in () if self._json else questions:
+            self._console.print(line, highlight=False, markup=False)
 
     def _cells(self, row: LookRow) -> list[str]:
         receipt = row.answer.receipt
@@ -177,8 +181,19 @@ class ImageTable(LegTable[LookRow]):
             str(receipt["restored_tokens"]),
             row.answer.tier,
             row.towers,
+            f"{row.answer.ttft_s * 1000:.0f} ms",
         ]
 
+    def _bits(self, row: LookRow) -> list[str]:
+        if row.leg == "cold":
+            return [""]
+        return [EQUAL if all(row.equal.values()) else DIFFERS]
+
     def _closing(self, rows: Sequence[LookRow]) -> list[str]:
-        again = [row for row in rows if row.leg in ("ram", "ssd")]
-        return [f"the vision tower did not run for any of the {len(again)} that were asked again."]
+        first = sum(row.leg == "first" for row in rows)
+        again = sum(row.leg in ("ram", "ssd") for row in rows)
+        return [
+            "",
+            f"{first} first and {again} warm answers: {_ALL_EQUAL}",
+            f"the vision tower ran for none of the {again} that were asked again.",
+        ]

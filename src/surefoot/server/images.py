@@ -83,7 +83,8 @@ class ImageReader:
                 return self._remote(place, url)
             case "file" | None:
                 raise place.refusal(
-                    "is no data: URL, and this server reads no files: send data:image/...;base64,"
+                    "is no data: URL, and this server reads no files: send the picture itself, as "
+                    "'data:image/png;base64,' followed by its bytes in base64"
                 )
             case other:
                 raise place.refusal(f"is a {other}: URL: send data:image/...;base64,")
@@ -148,7 +149,9 @@ class ImageReader:
 
     def _file(self, place: Place, data: str, media_type: str) -> Image:
         if not IMAGE_TYPE.fullmatch(media_type):
-            raise place.refusal(f"is of the media type {shown(media_type)}: send image/...")
+            raise place.refusal(
+                f"is of the media type {shown(media_type)}, which is not an image's: send a picture"
+            )
         if not data:
             raise place.refusal("is empty")
         if len(data) % 4:
@@ -185,7 +188,10 @@ def _decoded(place: Place, data: str) -> bytes:
 
 
 def _not_base64(place: Place, data: str) -> RequestError:
-    if found := NOT_BASE64.search(data):
+    found = NOT_BASE64.search(data)
+    if found and found[0] in "\r\n":
+        why = f"a line break at character {found.start()}: send it in one line"
+    elif found:
         why = f"{found[0]!a} at character {found.start()}; its alphabet ends in '+' and '/'"
     elif len(data) % 4:
         why = f"{len(data)} characters, no multiple of 4: it was cut, or its padding was left out"

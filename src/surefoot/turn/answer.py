@@ -57,11 +57,13 @@ def idle(ledger: Ledger, answer: str) -> Steps:
 
     The history as the template will render it again, whole blocks only: a turn with no decode, with
     its own buffers and a receipt of kind ``idle``. Yields nothing when nothing is left to do.
+
+    The ledger holds what the turn made of the request's images: to decode one again would keep a
+    request that comes meanwhile waiting, and would start over each time.
     """
     request, serving = ledger.request, ledger.serving
     ledger.started_at = serving.clock()
     assert isinstance(request.input, ChatInput), request.input
-    yield from _look(ledger)
     history = serving.chat.history(request.input, answer, ledger.media)
     blocks = _name(history, ledger) if history else ()
     if history is None or not blocks or blocks[-1].end > serving.engine.context_tokens:
