@@ -117,7 +117,7 @@ def test_arguments_are_an_object_to_the_template_in_the_clients_order(make_chat)
     assert '<call>f {"b": 1, "a": [true, null]}' in text(
         tokenizer, chat.prompt(ChatInput((*HELLO, message)))
     )
-    for odd in ("", "[1]", "{", '"x"'):
+    for odd in ("", "[1]", "{", '"x"', "[" * 100_000):
         message = Message(role=ASSISTANT, content="", tool_calls=(ToolCall("1", "f", odd),))
         client = client_values(ChatInput((message,)))
         assert client[0]["tool_calls"][0]["function"]["arguments"] == odd

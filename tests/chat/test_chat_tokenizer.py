@@ -2,6 +2,8 @@
 
 import json
 import re
+import unicodedata
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from small_tokenizers import KINDS, SPECIAL
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from surefoot.chat.tokenizer import Encoder, strings_in
+from surefoot.chat.tokenizer import COMPOSED_MAX, Encoder, strings_in
 from surefoot.errors import RequestError
 
 FENCE = "\U0010fffe"
@@ -214,6 +216,40 @@ def test_a_text_never_makes_fewer_tokens_than_was_said(encoders, kind, text):
 def test_a_long_text_is_known_to_be_long(encoders):
     least = [encoder.least_tokens(["a" * 10_000]) for encoder, _ in encoders.values()]
     assert max(least) > 100
+
+
+@pytest.mark.parametrize("normalizer", [None, normalizers.NFC()])
+@pytest.mark.parametrize("text", ["\u00e9", "\u65e5", "\U0001f600"])
+def test_a_long_text_of_other_letters_is_known_to_be_long(normalizer, text):
+    encoder = Encoder(changed(normalizer=normalizer))
+    assert 100 < encoder.least_tokens([text * 10_000]) <= len(encoder.raw(text * 10_000, param="p"))
+
+
+@given(st.text(st.sampled_from("K\u212a\u1fbe\u03b9\u0308\u0301\u0327e\u00e9`\u1fef"), max_size=60))
+def test_what_composing_shortens_is_counted_short_enough(text):
+    encoder = Encoder(composing())
+    assert encoder.least_tokens([text]) <= len(encoder.raw(text, param="prompt"))
+
+
+@cache
+def composing():
+    return changed(normalizer=normalizers.NFC())
+
+
+def test_no_text_composes_to_less_than_a_quarter():
+    characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    longest = {}  # a decomposed run -> bytes of the longest character that it is the same as
+    for one in characters:
+        run = unicodedata.normalize("NFD", one)
+        longest[run] = max(longest.get(run, 0), len(one.encode()))
+    for one in characters:
+        whole = unicodedata.normalize("NFC", one)
+        run = unicodedata.normalize("NFD", whole)
+        best = [0]
+        for end in range(1, len(run) + 1):
+            ways = (best[at] + longest[run[at:end]] for at in range(end) if run[at:end] in longest)
+            best.append(max(ways))
+        assert best[-1] <= COMPOSED_MAX * len(whole.encode()), ascii(one)
 
 
 def without_z():

@@ -274,6 +274,7 @@ REDIRECTS = {
     "http://me:secret@pictures.test/": "a user or a password",
     "http://pictures.test:22/": "a port other than",
     "http://[::1/": "its host broke off",
+    "http://xn--/": "that is none",
     "": "does not say where",
 }
 
@@ -313,6 +314,8 @@ URLS = {
     "http://pictures.test:port/": "that is none",
     "http://pictures.test/\n": "that is none",
     "http://[::1/": "that is none",
+    "http://xn--/": "that is none",
+    "https://xn--a-0000000000.com/a.png": "that is none",
     "http://" + "a" * 70 + ".test/": "is not at a public address",
     "http://" + "\u00e9" * 70 + ".test/": "that is none",
     "http://x/" + "a" * 70_000: "that is none",

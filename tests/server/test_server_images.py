@@ -109,11 +109,31 @@ def test_a_url_that_is_not_read_is_refused_by_name_and_reason(server, url, why):
 
 
 WRONG_PARTS = [
-    ({"type": "image_url"}, PATH, "must be an object with a 'url'"),
-    ({"type": "image_url", "image_url": None}, PATH, "must be an object with a 'url'"),
-    ({"type": "image_url", "image_url": ["x"]}, PATH, "must be an object with a 'url'"),
-    ({"type": "image_url", "image_url": {}}, f"{PATH}.image_url.url", "must be a string"),
-    (image(7), f"{PATH}.image_url.url", "must be a string"),
+    (
+        {"type": "image_url"},
+        PATH,
+        "image 1 (messages[0].content[0]) has an 'image_url' that is neither",
+    ),
+    (
+        {"type": "image_url", "image_url": None},
+        PATH,
+        "image 1 (messages[0].content[0]) has an 'image_url' that is neither",
+    ),
+    (
+        {"type": "image_url", "image_url": ["x"]},
+        PATH,
+        "image 1 (messages[0].content[0]) has an 'image_url' that is neither",
+    ),
+    (
+        {"type": "image_url", "image_url": {}},
+        PATH,
+        "image 1 (messages[0].content[0]) has an 'image_url' whose 'url' is no string",
+    ),
+    (
+        image(7),
+        PATH,
+        "image 1 (messages[0].content[0]) has an 'image_url' whose 'url' is no string",
+    ),
     (image(b"f", format="image/png"), f"{PATH}.image_url.format", "is no field"),
     (image(b"f") | {"uuid": "1"}, f"{PATH}.uuid", "is no field"),
     (image(b"f", detail="low"), PATH, "has the 'detail' \"low\": the model's own processor"),

@@ -233,6 +233,20 @@ def test_a_whole_tool_passes_as_it_was_sent(server):
     assert server.asked.input.tools == (tool,)
 
 
+def test_tool_calls_are_counted_over_all_messages(server):
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+    def turns(*counts):
+        asked = [{"role": "user", "content": "x"}]
+        answers = [{"role": "assistant", "tool_calls": [call] * count} for count in counts]
+        return server.chat(messages=[*asked, *answers])
+
+    assert turns(4000, 96).status_code == 200
+    found = error(turns(4000, 97), 413)
+    assert found["param"] == "messages[2].tool_calls"
+    assert "4096 calls" in found["message"]
+
+
 def test_too_many_messages_are_refused_with_both_numbers(server):
     found = error(server.chat(messages=[{"role": "user", "content": "x"}] * 4097), 413)
     assert found["param"] == "messages"

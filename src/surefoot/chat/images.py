@@ -1,7 +1,8 @@
 """An image file to final RGB pixels: the one rule by which bytes become a picture.
 
 1. PNG, JPEG, WebP, GIF (first frame), BMP and TIFF (first page) are read, told apart by their first
-   bytes alone; a JPEG of more than 100 scans is not.
+   bytes alone. Forms that take far longer to decode than a picture of their size should, or that
+   Pillow is known to decode wrongly, are refused: see ``effort`` and ``_check_tiff``.
 2. The stored orientation is applied: EXIF's, or XMP's where EXIF has none. One that cannot be read
    counts as none.
 3. Palettes become their colours; one grey is three equal samples; CMYK and YCbCr are converted
@@ -33,6 +34,7 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
+from surefoot.chat.effort import check_file, check_tiles
 from surefoot.chat.request import Image
 from surefoot.errors import RequestError, TooLarge
 
@@ -52,7 +54,7 @@ _READERS: tuple[tuple[bytes, type[ImageFile]], ...] = (
 )
 _ACCEPTED = "PNG, JPEG, WebP, GIF, BMP or TIFF"
 
-# What Pillow is known to raise over a file that is not what it says it is.
+# What Pillow is known to raise over a file that is not what it says it is; it asserts that, too.
 _MALFORMED = (
     OSError,
     SyntaxError,
@@ -62,19 +64,18 @@ _MALFORMED = (
     TypeError,
     AttributeError,
     ArithmeticError,
+    AssertionError,
     MemoryError,
     RuntimeError,
     struct.error,
 )
 
-# A scan passes over all of a picture, and may be a few bytes long: 20 MB of them would take hours.
-_SCANS_MAX = 100
-_SCAN = b"\xff\xda"
-
 # Beyond it the processors of the Qwen families refuse; one limit for all.
 _ASPECT_MAX = 200
 
 _PNG_DEPTH = 24  # the offset of the sample depth in a PNG file
+_BITS_PER_SAMPLE, _COMPRESSION, _PHOTOMETRIC = 258, 259, 262  # tags of a TIFF file
+_WHITE_IS_ZERO, _YCBCR, _UNCOMPRESSED = 0, 6, 1
 
 _UPRIGHT = {
     2: Pillow.Transpose.FLIP_LEFT_RIGHT,
@@ -124,12 +125,15 @@ def rgb_pixels(image: Image, place: str, limits: ImageLimits) -> Pillow.Image:
             param=image.path,
         )
     reader = _reader(image, place)
+    check_file(image, place, reader)
     pillow = _Asking(image, place, limits)
     file = pillow.ask(lambda: reader(BytesIO(image.data)))
     _check_size(image, place, file.size, limits)
+    check_tiles(image, place, file)
+    _check_tiff(image, place, file)
     pillow.ask(file.load)
-    if reader is PngImageFile and image.data[_PNG_DEPTH] == 16:
-        file.info.pop("transparency", None)
+    if reader is PngImageFile:
+        _mend_colour_key(file, image.data[_PNG_DEPTH])
     _check_mode(image, place, file.mode)
     upright = pillow.ask(lambda: _upright(file))
     eight_bit = _high_bytes(upright) if upright.mode in _DEEP else upright
@@ -141,10 +145,6 @@ def _reader(image: Image, place: str) -> type[ImageFile]:
     reader = next(known, None)
     if reader is None:
         raise RequestError(f"{place} is not a {_ACCEPTED} file", param=image.path)
-    if reader is JpegImageFile and image.data.count(_SCAN) > _SCANS_MAX:
-        raise RequestError(
-            f"{place} is a JPEG of more than {_SCANS_MAX} scans; save it anew", param=image.path
-        )
     return reader
 
 
@@ -189,6 +189,38 @@ def _check_size(image: Image, place: str, size: tuple[int, int], limits: ImageLi
         raise RequestError(
             f"{what}; one side may be at most {_ASPECT_MAX} times the other", param=image.path
         )
+
+
+def _check_tiff(image: Image, place: str, file: ImageFile) -> None:
+    """Refuse what Pillow 13 reads as other colours than the file means."""
+    if not isinstance(file, TiffImageFile):
+        return
+    bits = set(np.atleast_1d(file.tag_v2.get(_BITS_PER_SAMPLE, 1)).tolist())
+    meaning = file.tag_v2.get(_PHOTOMETRIC)
+    plain = file.tag_v2.get(_COMPRESSION, _UNCOMPRESSED) == _UNCOMPRESSED
+    if bits - {1, 2, 4, 8, 16, 32}:
+        what = f"{'-, '.join(str(one) for one in sorted(bits))}-bit samples"
+    elif meaning == _WHITE_IS_ZERO and 16 in bits:
+        what = "16-bit samples of which zero is white"
+    elif meaning == _YCBCR and plain:
+        what = "uncompressed YCbCr samples"
+    else:
+        return
+    raise RequestError(
+        f"{place} is a TIFF file with {what}, for which there is no rule; save it with 8 bits a "
+        "sample, or as PNG",
+        param=image.path,
+    )
+
+
+def _mend_colour_key(file: ImageFile, depth: int) -> None:
+    """Make a PNG's colour key mean the samples that Pillow made of those the file holds."""
+    key = file.info.get("transparency")
+    if depth == 16:
+        file.info.pop("transparency", None)
+    elif depth in (2, 4) and file.mode == "L" and isinstance(key, int):
+        # Samples were stretched to 0 to 255, their key was not.
+        file.info["transparency"] = key * 255 // (2**depth - 1)
 
 
 def _check_mode(image: Image, place: str, mode: str) -> None:

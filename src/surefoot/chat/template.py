@@ -148,7 +148,7 @@ def _arguments(text: str) -> Any:
     """
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or deeper than Python nests
         return text
     return value if isinstance(value, dict) else text
 

@@ -23,6 +23,9 @@ from surefoot.errors import RequestError
 
 # Code points that Unicode keeps for a program's own use and that no text means anything by.
 _MARKERS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
+# UTF-8 bytes that composing makes one of, at most: U+1FBE U+0308 U+0301, 7 bytes, become U+0390, 2
+# bytes, and no text shrinks more (a test walks all of Unicode).
+COMPOSED_MAX = 4
 _FENCE = "\U0010fffe"  # around the number of a stand-in
 
 
@@ -82,19 +85,27 @@ class Encoder:
         self.tokens = max(vocabulary.values()) + 1
         self._keeps_bytes = _keeps_bytes(self._description)
         self._lacking = bytes(one for one in range(128) if _spelled(one) not in vocabulary)
+        self._complete = vocabulary.keys() >= set(ByteLevel.alphabet())
+        self._composes = self._description["normalizer"] is not None
         self._longest = max(len(piece.encode()) for piece in vocabulary)
 
     def least_tokens(self, strings: Iterable[str]) -> int:
         """Return how many tokens these strings make at least; 0 where that cannot be known.
 
-        Costs one look at the bytes. Where every ASCII byte that has a piece of its own becomes part
-        of some piece, and a piece is spelled in no fewer bytes than it stands for, the longest
-        piece bounds them all.
+        Costs one look at the bytes. Where every byte that has a piece of its own becomes part of
+        some piece, and a piece is spelled in no fewer bytes than it stands for, the longest piece
+        bounds them all. Composing (NFC) may shorten a text before, by ``COMPOSED_MAX`` at most.
         """
         if not self._keeps_bytes:
             return 0
-        kept = (one.encode("ascii", "ignore").translate(None, self._lacking) for one in strings)
-        return sum(map(len, kept)) // self._longest
+        if self._complete:
+            kept = sum(len(one.encode("utf-8", "surrogatepass")) for one in strings)
+        elif self._composes:
+            return 0
+        else:
+            ascii_bytes = (one.encode("ascii", "ignore") for one in strings)
+            kept = sum(len(one.translate(None, self._lacking)) for one in ascii_bytes)
+        return kept // (self._longest * (COMPOSED_MAX if self._composes else 1))
 
     def raw(self, text: str, *, param: str) -> list[int]:
         """Encode a caller's own prompt: special tokens are parsed, and added where usual."""
@@ -153,13 +164,17 @@ class Encoder:
 
 
 def _keeps_bytes(description: Mapping[str, Any]) -> bool:
-    """Return whether a tokenizer is byte-level BPE that drops, merges and replaces nothing."""
+    """Return whether a tokenizer is byte-level BPE that drops, merges and replaces nothing.
+
+    It may compose characters (NFC), which keeps every one of them in some form.
+    """
     model, added = description["model"], description["added_tokens"]
     if model["type"] != "BPE" or (description["decoder"] or {}).get("type") != "ByteLevel":
         return False
     removes = '"Removed"' in json.dumps(description["pre_tokenizer"])
     swallows = any(one["lstrip"] or one["rstrip"] for one in added)
-    return description["normalizer"] is None and not removes and not swallows
+    composes = description["normalizer"] in (None, {"type": "NFC"})
+    return composes and not removes and not swallows
 
 
 def _spelled(byte: int) -> str:

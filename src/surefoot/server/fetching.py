@@ -90,7 +90,7 @@ class Fetcher:
                     if response.status_code not in MOVED:
                         return await _content(place, response, most_bytes, take)
                     url = _moved(place, url, response.headers.get("location", ""))
-        except httpx.InvalidURL:
+        except (httpx.InvalidURL, UnicodeError):  # the latter from hosts that are no IDN
             raise place.refusal("has a URL, or leads to one, that is none") from None
         except httpx.HTTPError:
             raise place.refusal("could not be fetched whole: its host broke off") from None

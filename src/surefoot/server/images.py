@@ -15,7 +15,7 @@ from typing import Any
 from surefoot.chat.request import ChatInput, Image, Role
 from surefoot.errors import RequestError, TooLarge
 from surefoot.server.limits import Limits
-from surefoot.server.values import only, shown, text, wrong
+from surefoot.server.values import only, shown
 
 SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,30}):", re.IGNORECASE)
 IMAGE_TYPE = re.compile(r"image/[a-z0-9.+-]{1,80}", re.IGNORECASE)
@@ -123,12 +123,16 @@ class ImageReader:
         if isinstance(value, str):
             return value
         if not isinstance(value, dict):
-            wrong(path, value, "an object with a 'url'", param=place.path)
+            raise place.refusal(
+                "has an 'image_url' that is neither a URL nor an object with a 'url'"
+            )
         only(path, value, ("url", "detail"))
         if value.get("detail") not in (None, "auto"):
             detail = shown(value["detail"])
             raise place.refusal(f"has the 'detail' {detail}: {DETAIL}")
-        return text(f"{path}.url", value.get("url"))
+        if not isinstance(value.get("url"), str):
+            raise place.refusal("has an 'image_url' whose 'url' is no string")
+        return str(value["url"])
 
     def _remote(self, place: Place, url: str) -> Image:
         if not self._fetches:

@@ -41,13 +41,22 @@ def read_messages(listed: list[Any], most: int, images: ImageReader) -> tuple[Me
 
     Raises:
         RequestError: one of them is wrong.
-        TooLarge: there are more than ``most``, or an image is over a limit.
+        TooLarge: there are more than ``most``, or more tool calls than that in all of them, or an
+            image is over a limit.
     """
     if len(listed) > most:
         raise TooLarge(
             f"'messages' holds {len(listed)} messages; at most {most} are read", param="messages"
         )
-    return tuple(_message(f"messages[{index}]", one, images) for index, one in enumerate(listed))
+    messages = []
+    calls = 0
+    for index, one in enumerate(listed):
+        messages.append(_message(f"messages[{index}]", one, images))
+        calls += len(messages[-1].tool_calls)
+        if calls > most:
+            path = f"messages[{index}].tool_calls"
+            raise TooLarge(f"'{path}' is too much: at most {most} calls are read", param=path)
+    return tuple(messages)
 
 
 def read_tools(listed: list[Any]) -> tuple[Mapping[str, Any], ...]:
