@@ -149,8 +149,8 @@ def test_a_conversation_about_a_picture_is_warm_from_its_second_turn(place, refe
 def test_under_a_long_prompt_only_what_is_new_is_computed(place, reference):
     system = "The picture comes first and the question comes after it. Answer in one word. " * 24
     lead = [{"role": "system", "content": system}]
-    # Sizes of their own: no other test has shown these pictures.
-    red, blue = ([*lead, *about(colour(name, 72, 80))[1:]] for name in ("red", "blue"))
+    # Shades of their own: no other test has shown these pictures.
+    red, blue = ([*lead, *about(solid(shade))[1:]] for shade in ((250, 4, 6), (4, 6, 250)))
     place.ask(red)
     again = place.ask(red)
     prompt = receipt(again)["prompt_tokens"]
@@ -268,10 +268,13 @@ def test_hundreds_of_pictures_under_one_prompt_each_get_their_own_answer(folder,
             assert bits(answer) == bits(reference(messages))
             right += text(answer) == name.capitalize()
         assert right >= 0.97 * count
+        for name in SEQUENCE:
+            assert text(here.ask(about(colour(name)))) == name.capitalize()
         process.client.wait_written()
     with ServerProcess(MODEL, folder / "many-again.log", [*flags, "--ram-bytes", "0"]) as process:
         here = Place(process)
-        for _, messages in asked[::7]:
+        sequence = [about(colour(name)) for name in SEQUENCE]
+        for messages in [*sequence, *(messages for _, messages in asked[::7])]:
             answer = here.ask(messages)
             assert hits(answer) == [True]
             assert receipt(answer)["sources"].keys() == {"ssd"}
