@@ -14,7 +14,7 @@ help:
 	@echo "make run     set up, then serve SmolLM2-135M-Instruct on http://127.0.0.1:8000"
 	@echo "make demo    replay real conversations cold, from RAM and from SSD, and compare every bit"
 	@echo "make spark   train the vision-language model spark from nothing, and evaluate it"
-	@echo "make test    set up and run every test"
+	@echo "make test    set up and run every test but the long ones"
 	@echo "make test-long  run what takes minutes: long prompts, hundreds of pictures"
 	@echo "make check   format, lint, types, layers, house rules"
 	@echo "make bench   print the benchmark tables"

@@ -255,7 +255,7 @@ def many(count):
     return [(names[n % 8], about(speckled(COLOURS[names[n % 8]], n))) for n in range(count)]
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(300, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [24, pytest.param(300, marks=pytest.mark.long)])
 def test_hundreds_of_pictures_under_one_prompt_each_get_their_own_answer(folder, reference, count):
     asked = many(count)
     flags = ["--store", str(folder / f"many-{count}")]

@@ -41,7 +41,11 @@ torch.set_num_threads(1)
 LAYOUTS = tuple(layouts("qwen3_vl"))
 ATOMIC = "gemma4_images_both_ways"
 families = pytest.mark.parametrize("name", IMAGE_FAMILIES)
-dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+FLOAT32, BFLOAT16 = DTYPES
+# Served in bfloat16; float32 shows differences that rounding hides, and doubles the time.
+dtypes = pytest.mark.parametrize(
+    "dtype", [pytest.param(FLOAT32, marks=pytest.mark.long), BFLOAT16], ids=str
+)
 
 
 def test_every_family_that_sees_is_here():

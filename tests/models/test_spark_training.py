@@ -108,6 +108,7 @@ def test_fast_functions_compute_what_the_stock_ones_do(tokenizer, stock):
     torch.testing.assert_close(fast, slow, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.long
 def test_two_processes_with_one_seed_write_the_same_bytes(tmp_path):
     running = []
     for hash_seed in ("1", "2"):
