@@ -4,7 +4,8 @@ import sqlite3
 
 import pytest
 
-from surefoot.cache.inventory import CHILDREN_MAX, NAMES_PER_QUERY, VERSION, open_inventory
+from surefoot.cache.feature_rows import NAMES_PER_QUERY
+from surefoot.cache.inventory import CHILDREN_MAX, VERSION, open_inventory
 from surefoot.cache.lifecycle import State, Verdict
 from surefoot.errors import TierError
 from surefoot.identity import SpanSlice

@@ -8,7 +8,7 @@ Their bytes are summed apart (I6), since they have a budget of their own.
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from surefoot.cache.lifecycle import FileRow, State, Verdict
 from surefoot.identity import FeatureName, ModelName
@@ -35,6 +35,9 @@ CREATE TRIGGER features_sized AFTER UPDATE OF bytes ON features
 """
 
 
+Read: TypeAlias = Callable[[str, Sequence[object]], list[Any]]
+
+
 class FeatureRow(NamedTuple):
     """One item's stored features, as a listing shows them."""
 
@@ -54,7 +57,7 @@ class FeatureRows:
 
     def __init__(
         self,
-        read: Callable[[str, Sequence[object]], list[Any]],
+        read: Read,
         write: Callable[[], AbstractContextManager[sqlite3.Connection]],
     ) -> None:
         self._read = read
@@ -63,13 +66,8 @@ class FeatureRows:
     def held(self, names: Sequence[FeatureName]) -> dict[FeatureName, bytes]:
         """Return the content digest of each item whose features are stored."""
         found: dict[FeatureName, bytes] = {}
-        for first in range(0, len(names), NAMES_PER_QUERY):
-            some = names[first : first + NAMES_PER_QUERY]
-            marks = ",".join("?" * len(some))
-            query = (
-                f"SELECT name, content FROM features WHERE name IN ({marks}) AND state = 'stored'"
-            )
-            found.update(self._read(query, some))
+        for rows in stored_rows(self._read, "SELECT name, content FROM features", names):
+            found.update(rows)
         return found
 
     def used(self) -> tuple[int, int]:
@@ -138,6 +136,14 @@ class FeatureRows:
                 "UPDATE features SET tick = max(tick, ?) WHERE name = ?",
                 [(tick, name) for name, tick in ticks.items()],
             )
+
+
+def stored_rows(read: Read, select: str, names: Sequence[bytes]) -> Iterator[list[Any]]:
+    """Yield the stored rows of these names, in as few queries as SQLite takes; for both tables."""
+    for first in range(0, len(names), NAMES_PER_QUERY):
+        some = names[first : first + NAMES_PER_QUERY]
+        marks = ",".join("?" * len(some))
+        yield read(f"{select} WHERE name IN ({marks}) AND state = 'stored'", some)
 
 
 def _insert(

@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, TypeAlias
 
-from surefoot.cache.feature_rows import FEATURE_TABLES, FeatureRows
+from surefoot.cache.feature_rows import FEATURE_TABLES, FeatureRows, stored_rows
 from surefoot.cache.forest import Node, Stored
 from surefoot.cache.lifecycle import FileRow, PartKey, State, Verdict
 from surefoot.errors import TierError
@@ -25,7 +25,6 @@ from surefoot.identity import Block, BlockName, ModelName, SpanSlice
 from surefoot.prompt import MediaName
 
 VERSION = 2
-NAMES_PER_QUERY = 16_000  # SQLite takes 32,766 variables in a statement
 CHILDREN_MAX = 64  # compared to say where a prompt left the stored ones
 WAIT_S = 5.0  # for another process's write
 
@@ -111,14 +110,7 @@ class Inventory:
     def held(self, names: Sequence[BlockName]) -> dict[PartKey, bytes]:
         """Return the content digest of every stored part of the blocks; one query per plan."""
         found: dict[PartKey, bytes] = {}
-        for first in range(0, len(names), NAMES_PER_QUERY):
-            some = names[first : first + NAMES_PER_QUERY]
-            marks = ",".join("?" * len(some))
-            rows = self._read(
-                "SELECT name, grp, content FROM parts "
-                f"WHERE name IN ({marks}) AND state = 'stored'",
-                some,
-            )
+        for rows in stored_rows(self._read, "SELECT name, grp, content FROM parts", names):
             found.update(((BlockName(name), group), content) for name, group, content in rows)
         return found
 

@@ -57,8 +57,8 @@ def check_file(image: Image, place: str, reader: type[ImageFile]) -> None:
         raise _refusal(image, place, "is a PNG of many colour profiles")
     elif reader is BmpImageFile and int.from_bytes(data[_BMP_COMPRESSION], "little") in _RUN_LENGTH:
         raise _refusal(image, place, "is a BMP with run-length coding")
-    elif reader is TiffImageFile and _strips(data) > TILES_MAX:
-        raise _refusal(image, place, f"is made of {_strips(data):,} strips")
+    elif reader is TiffImageFile and (strips := _strips(data)) > TILES_MAX:
+        raise _refusal(image, place, f"is made of {strips:,} strips")
 
 
 def check_tiles(image: Image, place: str, file: ImageFile) -> None:
