@@ -1,8 +1,8 @@
 """I12: the bytes of a record do not drift, and docs/FORMAT.md shows the ones that are written.
 
-``record-v1.rec`` and ``record-v1-features.rec`` were written by the first release of the format and
-must be readable for ever. A format that must change gets a new version number, a ``format`` note in
-``changes/``, and golden files of its own; these stay.
+``record-v1.rec`` and ``record-v1-features.rec`` were written by the first version of the format and
+must be readable for ever; ``record-v2*.rec`` are what is written now. A format that must change gets
+a new version number, a ``format`` note in ``changes/``, and golden files of its own; these stay.
 """
 
 import re
@@ -31,8 +31,10 @@ from surefoot.record import (
 from surefoot.state import Component, Features, Part
 
 HERE = Path(__file__).parent
-GOLDEN = (HERE / "record-v1.rec").read_bytes()
-GOLDEN_FEATURES = (HERE / "record-v1-features.rec").read_bytes()
+GOLDEN = (HERE / "record-v2.rec").read_bytes()
+GOLDEN_FEATURES = (HERE / "record-v2-features.rec").read_bytes()
+FIRST = (HERE / "record-v1.rec").read_bytes()
+FIRST_FEATURES = (HERE / "record-v1-features.rec").read_bytes()
 FORMAT = (HERE.parent.parent / "docs" / "FORMAT.md").read_text()
 
 MODEL = ModelName(bytes(range(32)))
@@ -49,6 +51,7 @@ PART = Part(
         Component("values", "uint8", (3,), b"\xfd\xfe\xff"),
     ),
 )
+FENCE = 7
 NAME = feature_name(MODEL, SALT, MEDIA)
 SEEN = Features(
     (
@@ -59,25 +62,31 @@ SEEN = Features(
 
 
 def test_the_writer_writes_the_golden_bytes():
-    assert seal(BLOCK, PART, content=content(PART), features=FEATURES) == GOLDEN
-    features = seal_features(NAME, SEEN, model=MODEL, media=MEDIA, tokens=4, content=content(SEEN))
-    assert features == GOLDEN_FEATURES
+    part = seal(BLOCK, PART, content=content(PART), features=FEATURES, fence=FENCE)
+    assert part == GOLDEN
+    fields = {"model": MODEL, "media": MEDIA, "tokens": 4, "content": content(SEEN)}
+    assert seal_features(NAME, SEEN, **fields, fence=FENCE) == GOLDEN_FEATURES
 
 
-def test_the_reader_reads_the_golden_bytes():
-    expected = Header(BLOCK, "full", content(PART), FEATURES)
-    assert unseal(GOLDEN, name=BLOCK.name, group="full") == (expected, PART)
-    assert read_header(GOLDEN[: header_bytes(GOLDEN)]) == expected
-    expected = FeatureHeader(NAME, MODEL, MEDIA, 4, content(SEEN))
-    assert unseal_features(GOLDEN_FEATURES, name=NAME) == (expected, SEEN)
-    assert read_header(GOLDEN_FEATURES[: header_bytes(GOLDEN_FEATURES)]) == expected
+@pytest.mark.parametrize(
+    ("golden", "features", "fence"),
+    [(GOLDEN, GOLDEN_FEATURES, 7), (FIRST, FIRST_FEATURES, 0)],
+    ids=["version 2", "version 1"],
+)
+def test_the_reader_reads_the_golden_bytes_of_every_version(golden, features, fence):
+    expected = Header(BLOCK, "full", content(PART), FEATURES, fence)
+    assert unseal(golden, name=BLOCK.name, group="full") == (expected, PART)
+    assert read_header(golden[: header_bytes(golden)]) == expected
+    expected = FeatureHeader(NAME, MODEL, MEDIA, 4, content(SEEN), fence)
+    assert unseal_features(features, name=NAME) == (expected, SEEN)
+    assert read_header(features[: header_bytes(features)]) == expected
 
 
 @pytest.mark.parametrize(
     ("file", "kind", "says"),
     [
         ("record-v1-truncated.rec", CorruptRecord, "where the record has"),
-        ("record-v2.rec", UnknownFormat, "version 2"),
+        ("record-v3.rec", UnknownFormat, "version 3"),
         ("record-v1-kind-3.rec", UnknownFormat, "kind 3"),
     ],
 )

@@ -53,7 +53,7 @@ def canonical(fields):
     return text + b" " * (-(PREAMBLE + len(text)) % 64)
 
 
-def forged(header, payload, *, magic=b"SUREFOOT", version=1, kind=1, payload_bytes=None):
+def forged(header, payload, *, magic=b"SUREFOOT", version=2, kind=1, payload_bytes=None):
     """Seal a header and a payload as they are, lies included."""
     length = len(payload) if payload_bytes is None else payload_bytes
     counts = magic + pack("<HHIQ", version, kind, len(header), length)

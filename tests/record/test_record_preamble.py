@@ -18,7 +18,7 @@ def refused(record, kind):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("version", [0, 2, 256, 65535])
+@pytest.mark.parametrize("version", [0, 3, 256, 65535])
 def test_an_unknown_version_is_refused_and_says_so(version):
     record = forged(HEADER, PAYLOAD, version=version)
     assert f"version {version};" in refused(record, UnknownFormat)

@@ -23,7 +23,7 @@ from surefoot.identity import (
 )
 from surefoot.prompt import MediaName
 from surefoot.record.layout import AXES_MAX, Slot, layout, padding
-from surefoot.record.preamble import PREAMBLE_BYTES, UnknownFormat
+from surefoot.record.preamble import PREAMBLE_BYTES, VERSION, UnknownFormat
 
 CODEC = "raw"
 GROUP = re.compile(r"[a-z0-9-]+")
@@ -45,6 +45,7 @@ class Header:
     group: str
     content: bytes
     features: tuple[FeatureName, ...]
+    fence: int = 0  # the last quarantine fence that the writer knew when it planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,10 @@ class FeatureHeader:
     media: MediaName
     tokens: int  # placeholder tokens that the item has in a prompt
     content: bytes
+    fence: int = 0  # as a part's
 
 
-def encode_header(header: Header, slots: tuple[Slot, ...]) -> bytes:
+def encode_header(header: Header, slots: tuple[Slot, ...], version: int = VERSION) -> bytes:
     """Return the header's only byte form; spaces fill it up so that the payload is aligned."""
     block = header.block
     fields = {
@@ -77,10 +79,12 @@ def encode_header(header: Header, slots: tuple[Slot, ...]) -> bytes:
         "spans": [span._asdict() | {"media": span.media.hex()} for span in block.spans],
         "start": block.start,
     }
-    return _encoded(fields, slots)
+    return _encoded(fields, slots, header.fence, version)
 
 
-def encode_feature_header(header: FeatureHeader, slots: tuple[Slot, ...]) -> bytes:
+def encode_feature_header(
+    header: FeatureHeader, slots: tuple[Slot, ...], version: int = VERSION
+) -> bytes:
     """Return the only byte form of a header of features, filled up likewise."""
     fields = {
         "content": header.content.hex(),
@@ -89,31 +93,35 @@ def encode_feature_header(header: FeatureHeader, slots: tuple[Slot, ...]) -> byt
         "name": header.name.hex(),
         "tokens": header.tokens,
     }
-    return _encoded(fields, slots)
+    return _encoded(fields, slots, header.fence, version)
 
 
-def decode_header(raw: bytes) -> tuple[Header, tuple[Slot, ...]]:
+def decode_header(raw: bytes, version: int) -> tuple[Header, tuple[Slot, ...]]:
     """Return the header and where its components lie in the payload.
 
     Raises:
         CorruptRecord: these are not the bytes of a header whose block is what it is named (I2).
     """
-    header, slots = _decoded(raw, _header, encode_header)
+    header, slots = _decoded(raw, version, _header, encode_header)
     if not renames(header.block):
         raise CorruptRecord(f"the header's block is not what {header.block.name.hex()} names")
     return header, slots
 
 
-def decode_feature_header(raw: bytes) -> tuple[FeatureHeader, tuple[Slot, ...]]:
+def decode_feature_header(raw: bytes, version: int) -> tuple[FeatureHeader, tuple[Slot, ...]]:
     """Return the header of features and where its components lie in the payload.
 
     Raises:
         CorruptRecord: these are not the bytes of such a header (I2).
     """
-    return _decoded(raw, _feature_header, encode_feature_header)
+    return _decoded(raw, version, _feature_header, encode_feature_header)
 
 
-def _encoded(fields: dict[str, object], slots: tuple[Slot, ...]) -> bytes:
+def _encoded(
+    fields: dict[str, object], slots: tuple[Slot, ...], fence: int, version: int
+) -> bytes:
+    if version > 1:
+        fields["fence"] = fence
     fields["codec"] = CODEC
     fields["components"] = [
         {"dtype": slot.dtype, "name": slot.name, "shape": slot.shape} for slot in slots
@@ -124,16 +132,18 @@ def _encoded(fields: dict[str, object], slots: tuple[Slot, ...]) -> bytes:
 
 def _decoded(
     raw: bytes,
-    parse: Callable[[Any], AnyHeader],
-    encode: Callable[[AnyHeader, tuple[Slot, ...]], bytes],
+    version: int,
+    parse: Callable[[Any, int], AnyHeader],
+    encode: Callable[[AnyHeader, tuple[Slot, ...], int], bytes],
 ) -> tuple[AnyHeader, tuple[Slot, ...]]:
     try:
         fields = json.loads(raw)
         codec = fields["codec"]
         if codec != CODEC:
             raise UnknownFormat(f"codec {codec!r:.80}; this reader knows {CODEC!r} only")
-        header, slots = parse(fields), layout(_shapes(fields))
-        canonical = encode(header, slots) == raw
+        fence = _count(fields["fence"]) if version > 1 else 0
+        header, slots = parse(fields, fence), layout(_shapes(fields))
+        canonical = encode(header, slots, version) == raw
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise CorruptRecord(f"a header field is missing or malformed ({error!r:.200})") from error
     if not canonical:
@@ -141,7 +151,7 @@ def _decoded(
     return header, slots
 
 
-def _header(fields: Any) -> Header:
+def _header(fields: Any, fence: int) -> Header:
     block = Block(
         BlockName(_digest(fields["name"])),
         BlockName(_digest(fields["parent"])),
@@ -152,10 +162,11 @@ def _header(fields: Any) -> Header:
         tuple(_span(span) for span in fields["spans"]),
     )
     features = tuple(FeatureName(_digest(feature)) for feature in fields["features"])
-    return Header(block, _text(fields["group"], GROUP), _digest(fields["content"]), features)
+    group, content = _text(fields["group"], GROUP), _digest(fields["content"])
+    return Header(block, group, content, features, fence)
 
 
-def _feature_header(fields: Any) -> FeatureHeader:
+def _feature_header(fields: Any, fence: int) -> FeatureHeader:
     tokens = _count(fields["tokens"])
     if not tokens:
         raise ValueError("features of no token")
@@ -165,6 +176,7 @@ def _feature_header(fields: Any) -> FeatureHeader:
         MediaName(_digest(fields["media"])),
         tokens,
         _digest(fields["content"]),
+        fence,
     )
 
 

@@ -7,7 +7,8 @@ from surefoot.errors import CorruptRecord
 from surefoot.identity import NAME_BYTES, Buffer
 
 MAGIC = b"SUREFOOT"
-VERSION = 1
+VERSION = 2  # what is written
+VERSIONS = (1, VERSION)  # what is read; 1 has no fence in its header
 PART = 1
 FEATURES = 2
 KINDS = {PART: "a part", FEATURES: "a media item's features"}
@@ -27,6 +28,7 @@ class UnknownFormat(CorruptRecord):
 class Preamble(NamedTuple):
     """The preamble's fields, none of them verified beyond their own range."""
 
+    version: int
     kind: int
     header_bytes: int
     payload_bytes: int
@@ -56,15 +58,16 @@ def read_preamble(view: memoryview) -> Preamble:
     magic, version, kind, header, payload = COUNTS.unpack(view[: COUNTS.size])
     if magic != MAGIC:
         raise CorruptRecord(f"the bytes start with {magic!r} where a record starts with {MAGIC!r}")
-    if version != VERSION:
-        raise UnknownFormat(f"record version {version}; this reader knows version {VERSION} only")
+    if version not in VERSIONS:
+        known = " and ".join(map(str, VERSIONS))
+        raise UnknownFormat(f"record version {version}; this reader knows versions {known} only")
     if kind not in KINDS:
         known = " and ".join(map(str, KINDS))
         raise UnknownFormat(f"record kind {kind}; this reader knows kinds {known} only")
     if header > HEADER_BYTES_MAX:
         raise CorruptRecord(f"a header of {header} bytes; the limit is {HEADER_BYTES_MAX}")
     digest = bytes(view[COUNTS.size : HEADER_DIGEST_END])
-    return Preamble(kind, header, payload, digest, bytes(view[HEADER_DIGEST_END:PREAMBLE_BYTES]))
+    return Preamble(version, kind, header, payload, digest, bytes(view[HEADER_DIGEST_END:PREAMBLE_BYTES]))
 
 
 def header_bytes(prefix: Buffer) -> int:

@@ -98,7 +98,12 @@ def read_key(key: str) -> tuple[BlockName, str] | FeatureName | None:
 
 
 def seal(
-    block: Block, part: Part, *, content: bytes, features: Sequence[FeatureName] = ()
+    block: Block,
+    part: Part,
+    *,
+    content: bytes,
+    features: Sequence[FeatureName] = (),
+    fence: int = 0,
 ) -> bytes:
     """Return the record of ``part``; costs one pass of BLAKE3 and one copy.
 
@@ -107,11 +112,12 @@ def seal(
         part: one group's state for that block.
         content: ``content(part)``, which the caller has already made to compare and account.
         features: the features that the block consumed.
+        fence: the number of the last quarantine fence that the writer knew when it planned.
     """
     assert renames(block), block.name
     assert GROUP.fullmatch(part.group), part.group
     slots = _slots(part.components, content)
-    header = encode_header(Header(block, part.group, content, tuple(features)), slots)
+    header = encode_header(Header(block, part.group, content, tuple(features), fence), slots)
     return _sealed(PART, header, part.components, slots)
 
 
@@ -123,6 +129,7 @@ def seal_features(
     media: MediaName,
     tokens: int,
     content: bytes,
+    fence: int = 0,
 ) -> bytes:
     """Return the record of one media item's features; costs one pass of BLAKE3 and one copy.
 
@@ -133,11 +140,13 @@ def seal_features(
         media: the item.
         tokens: how many placeholder tokens stand for the item.
         content: ``content(features)``.
+        fence: as in ``seal``.
     """
     assert all(len(one) == NAME_BYTES for one in (name, model, media)), (name, model, media)
     assert tokens > 0, tokens
     slots = _slots(features.components, content)
-    header = encode_feature_header(FeatureHeader(name, model, media, tokens, content), slots)
+    stated = FeatureHeader(name, model, media, tokens, content, fence)
+    header = encode_feature_header(stated, slots)
     return _sealed(FEATURES, header, features.components, slots)
 
 
@@ -154,7 +163,7 @@ def unseal(data: Buffer, *, name: BlockName, group: str) -> tuple[Header, Part]:
     """
     view = bytewise(data)
     preamble, raw = _open(view, PART)
-    header, slots = decode_header(raw)
+    header, slots = decode_header(raw, preamble.version)
     if header.block.name != name:
         raise CorruptRecord(f"block {header.block.name.hex()} where {name.hex()} was asked for")
     if header.group != group:
@@ -172,7 +181,7 @@ def unseal_features(data: Buffer, *, name: FeatureName) -> tuple[FeatureHeader, 
     """
     view = bytewise(data)
     preamble, raw = _open(view, FEATURES)
-    header, slots = decode_feature_header(raw)
+    header, slots = decode_feature_header(raw, preamble.version)
     if header.name != name:
         raise CorruptRecord(f"features {header.name.hex()} where {name.hex()} were asked for")
     return header, Features(_unsealed(view, preamble, slots))
@@ -188,7 +197,8 @@ def read_header(prefix: Buffer) -> Header | FeatureHeader:
         CorruptRecord: the bytes are not the start of a record, or too few.
     """
     preamble, raw = _open(bytewise(prefix), None)
-    header, slots = decode_header(raw) if preamble.kind == PART else decode_feature_header(raw)
+    decode = decode_header if preamble.kind == PART else decode_feature_header
+    header, slots = decode(raw, preamble.version)
     _check_size(preamble, slots)
     return header
 
