@@ -16,25 +16,32 @@ What a vision tower made of the prompt's images is found and stored likewise, bu
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
 from surefoot.cache import policy
-from surefoot.cache.courier import Batch, Job, Lanes, Outage
+from surefoot.cache.audit import AUDIT_COUNTERS, Auditor
+from surefoot.cache.committing import Committer, Stamp
+from surefoot.cache.courier import Job, Lanes, Outage
 from surefoot.cache.entry import Entry, part_entry
-from surefoot.cache.features import FEATURE_COUNTERS, FeatureCache, FeatureRam
+from surefoot.cache.feature_ram import FeatureRam
+from surefoot.cache.features import FEATURE_COUNTERS, FeatureCache
+from surefoot.cache.fences import Fence, Fences, Reason
+from surefoot.cache.figures import Figures
 from surefoot.cache.lifecycle import Holds, PartKey
+from surefoot.cache.loading import Loader
 from surefoot.cache.planner import Load, Plan, Source, Stored, make_plan
+from surefoot.cache.quarantine import Quarantine
 from surefoot.cache.ram import RamShelf
-from surefoot.cache.restore import Absent, Busy, Late, Loaded, Restored, restore, verify
+from surefoot.cache.restore import Absent, Barred, Loaded, Restored, restore
 from surefoot.cache.ssd import SsdShelf
 from surefoot.errors import CacheFault, CorruptRecord, TierError
 from surefoot.identity import Block, BlockName, FeatureName, ModelName
 from surefoot.prompt import MediaItem
 from surefoot.receipt import Miss
-from surefoot.record import key as record_key
-from surefoot.record import seal
+from surefoot.record import Header
 from surefoot.state import Features, FeatureSchema, Group, Part, by_name
 
 SEEN_BLOCKS = 65_536  # names kept of blocks that were computed here, stored or not; 10 MB
@@ -50,7 +57,16 @@ _COUNTERS = (
     "unqueued_writes",
     "dropped_writes",
     *(name for name in FEATURE_COUNTERS if name.startswith("feature")),
+    *AUDIT_COUNTERS,
 )
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What a running turn holds in hand, and the last fence that its records may know."""
+
+    pinned: list[PartKey]
+    fence: int
 
 
 class Cache:
@@ -66,6 +82,7 @@ class Cache:
         feature_ram: FeatureRam,
         ssd: SsdShelf | None,
         holds: Holds,
+        fences: Fences,
         lanes: Lanes,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
@@ -85,9 +102,20 @@ class Cache:
         self._wall_clock = wall_clock
         self._on_close = on_close
         self._lock = RLock()
-        self._turns: dict[Plan, list[PartKey]] = {}
+        self._turns: dict[Plan, _Turn] = {}
         self._counts: Counter[str] = Counter()
         self._seen: dict[BlockName, None] = {}  # in order of first sight
+        self._fences = fences
+        self._quarantine = Quarantine(
+            fences,
+            ram=ram,
+            feature_ram=feature_ram,
+            ssd=ssd,
+            holds=holds,
+            lanes=lanes,
+            lock=self._lock,
+            clock=clock,
+        )
         self._features = FeatureCache(
             model=model,
             schema=feature_schema,
@@ -95,26 +123,99 @@ class Cache:
             ssd=ssd,
             lanes=lanes,
             outage=self._outage,
+            quarantine=self._quarantine,
+            lock=self._lock,
             clock=clock,
             wall_clock=wall_clock,
         )
+        self._committer = Committer(
+            ram=ram,
+            ssd=ssd,
+            holds=holds,
+            writes=lanes.writes,
+            quarantine=self._quarantine,
+            counts=self._counts,
+            lock=self._lock,
+        )
+        self._loader = Loader(
+            self._by_name,
+            ram=ram,
+            ssd=ssd,
+            holds=holds,
+            reads=lanes.reads,
+            outage=self._outage,
+            lock=self._lock,
+            clock=clock,
+        )
+        self.auditor = Auditor(
+            model=model,
+            groups=self._by_name,
+            feature_schema=feature_schema,
+            ram=ram,
+            feature_ram=feature_ram,
+            ssd=ssd,
+            quarantine=self._quarantine,
+            lanes=lanes,
+            outage=self._outage,
+            lock=self._lock,
+            clock=clock,
+            wall_clock=wall_clock,
+        )
+        self._figures = Figures(
+            ram=ram,
+            features=self._features,
+            ssd=ssd,
+            quarantine=self._quarantine,
+            lanes=lanes,
+            outage=self._outage,
+            lock=self._lock,
+        )
+        self._exact = self._remembered_exactness()
 
-    def plan(self, blocks: Sequence[Block], *, limit: int) -> Plan:
+    @property
+    def exact(self) -> str:
+        """``bitwise``; ``numeric`` once an audit found that the engine does not repeat itself."""
+        return self._exact
+
+    def not_repeating(self, detail: str) -> None:
+        """Say that the engine gave two results for one computation: nothing is bitwise any more."""
+        self._exact = "numeric"
+        self._counts["not_repeating"] += 1
+        ssd = self._ssd
+        if ssd:
+            self._write_soon(lambda: ssd.set_exactness(self.model, "numeric"), nbytes=0)
+
+    def plan(
+        self,
+        blocks: Sequence[Block],
+        *,
+        limit: int,
+        features: Sequence[tuple[FeatureName, ...]] = (),
+    ) -> Plan:
         """Return where a restore can stand, at most at ``limit`` blocks (I4).
 
         One inventory query for all blocks, and a bounded one that says where the prompt left what
         is stored. Nothing is loaded, and nothing is held in hand before ``pinned`` or ``restore``.
+
+        Args:
+            blocks: every whole block of the prompt.
+            limit: the last boundary that a restore may stand at, in blocks.
+            features: by block, the features it consumes; empty where no block does.
         """
-        blocks = tuple(blocks)
+        blocks, features = tuple(blocks), tuple(features)
         assert 0 <= limit <= len(blocks), (limit, len(blocks))
+        assert len(features) in (0, len(blocks)), (len(features), len(blocks))
+        stored, fence = self._stored(blocks, features)
         return make_plan(
             self.groups,
             blocks,
-            self._stored(blocks),
+            stored,
             limit=limit,
             children=lambda block: self._children(block, blocks),
             tick=self._clock(),
             wall=self._wall_clock(),
+            fence=fence,
+            features=features,
         )
 
     @contextmanager
@@ -122,13 +223,13 @@ class Cache:
         """Hold the plan's parts, and what the turn commits, until the turn ends (I7)."""
         with self._lock:
             assert plan not in self._turns, "a plan is one turn's"
-            self._turns[plan] = list(plan.keys)
+            self._turns[plan] = _Turn(list(plan.keys), plan.fence)
             self._holds.pin(plan.keys)
         try:
             yield plan
         finally:
             with self._lock:
-                self._drop(self._holds.unpin(self._turns.pop(plan)))
+                self._quarantine.drop(self._holds.unpin(self._turns.pop(plan).pinned))
 
     def restore(self, plan: Plan, *, deadline_s: float) -> Restored:
         """Load and verify what the plan names, for at most ``deadline_s``; blocks the caller.
@@ -143,19 +244,33 @@ class Cache:
             keys = [(plan.blocks[load.block].name, load.group) for load in loads]
             self._holds.pin(keys)
             borrowed.extend(keys)
-            return self._fetch(plan, loads, deadline)
+            return self._loader.fetch(plan, loads, deadline)
 
-        restored, outcomes = restore(plan, self.groups, fetch)
+        def judge(loaded: Mapping[Load, Loaded]) -> Mapping[Load, CacheFault]:
+            return self._judge(plan, loaded)
+
+        restored, outcomes = restore(plan, self.groups, fetch, judge)
         with self._lock:
             self._blame(plan, outcomes.failed, borrowed)
             self._promote(plan, outcomes.loaded)
             self._used([(plan.blocks[i].name, group) for group, i in restored.contents], plan)
-            self._drop(self._holds.unpin(borrowed))
+            self._quarantine.drop(self._holds.unpin(borrowed))
+        if any(isinstance(fault, CorruptRecord) for fault in outcomes.failed.values()):
+            self._advance(plan, restored)
         self._counts["plans"] += 1
         self._counts["hits"] += restored.boundary > 0
         for source, tokens in restored.sources.items():
             self._counts[f"restored_tokens_{source}"] += tokens
         return restored
+
+    def stands(self, plan: Plan, blocks: int) -> bool:
+        """Return whether no fence that came after the plan bars one of its first ``blocks``."""
+        self._quarantine.look()
+        number = self._number(plan)
+        if self._fences.last == number and not self._fences.pending():
+            return True
+        cover = self._fences.covering(plan.blocks[:blocks], plan.features[:blocks])
+        return max(cover, default=0) <= number
 
     def kept_groups(self, plan: Plan, block_index: int, *, prompt_tokens: int) -> frozenset[str]:
         """Return the groups whose part of this block is to be cut (``policy`` states the law)."""
@@ -178,31 +293,36 @@ class Cache:
         """Store a block's parts, each with its content digest; return the tokens newly added.
 
         In RAM on return if there is room, on SSD soon after. A part that is held already is
-        compared by content: a difference means that the same computation gave two results, so
-        neither is kept. With ``turn``, the parts are pinned until that turn's ``pinned`` ends. A
-        block without parts is worth a call too: a later prompt learns where it leaves this one.
-        The records name the ``features`` that the block consumed.
+        compared by content: a difference means that the same computation gave two results, so the
+        name is quarantined and neither is kept. With ``turn``, the parts are pinned until that
+        turn's ``pinned`` ends, and a turn that stands on what was quarantined since its plan
+        commits nothing more (I8). A block without parts is worth a call too: a later prompt learns
+        where it leaves this one. The records name the ``features`` that the block consumed.
         """
+        look = self._quarantine.look([block.name])
         with self._lock:
             self._see(block.name)
+            number = self._number(turn) if turn else self._fences.last
+            cover = self._cover(block, turn, features)
+            if cover > number:
+                return 0  # it stands on what was quarantined since
             # A fenced part is pinned still: stored anew only once its last borrower let go (I7).
-            parts = [one for one in parts if not self._holds.fenced((block.name, one[0].group))]
-            stored, durable = self._contents(block.name)
-            if any(stored.get(part.group, content) != content for part, content in parts):
-                self._disagree(block.name)
-                return 0
-            added = [
-                self._keep(
-                    block,
-                    part,
-                    content,
-                    durable=part.group in durable,
-                    turn=turn,
-                    features=features,
-                )
-                for part, content in parts
-            ]
-        if not any(added):
+            kept = [one for one in parts if not self._holds.fenced((block.name, one[0].group))]
+            # One time for all of a turn: among equals the deepest block leaves first (``forest``).
+            tick, wall = (turn.tick, turn.wall) if turn else (self._clock(), self._wall_clock())
+            new, held = self._committer.commit(
+                [
+                    Header(block, part.group, content, tuple(features), number)
+                    for part, content in kept
+                ],
+                [part for part, _ in kept],
+                look,
+                Stamp(number, cover, tick, wall),
+            )
+            if turn is not None and turn in self._turns:
+                self._holds.pin(held)
+                self._turns[turn].pinned += held
+        if not new:
             return 0
         self._counts["committed_tokens"] += block.end - block.start
         return block.end - block.start
@@ -218,38 +338,49 @@ class Cache:
         """
         return self._features.find(wanted, deadline_s=deadline_s)
 
-    def commit_features(self, name: FeatureName, item: MediaItem, features: Features) -> None:
+    def commit_features(
+        self,
+        name: FeatureName,
+        item: MediaItem,
+        features: Features,
+        *,
+        turn: Plan | None = None,
+    ) -> None:
         """Store what the tower made of an item: in RAM at once if it fits, on SSD soon after.
 
         Features that are held already are compared by content, as parts are by ``commit``.
         """
-        self._features.commit(name, item, features)
+        self._features.commit(name, item, features, fence=self._number(turn) if turn else None)
+
+    def quarantine(self, name: bytes, reason: Reason, detail: str) -> Fence:
+        """Bar a block, a root or features by name, with all that descends from it (I8).
+
+        On return the fence is durable and nothing of it is in this process's RAM; every process
+        that has the store open sees it before its next plan. Bytes on SSD move aside soon.
+
+        Raises:
+            TierError: the fence is not durable yet; it holds in this process, and is tried again.
+        """
+        return self._quarantine.raise_fence(name, reason, detail)
+
+    def lineage(self, name: BlockName) -> tuple[Block, ...] | None:
+        """Return a stored block's chain, from the root's first block to it; None if one is gone."""
+        chain: list[Block] = []
+        at = name
+        while not chain or chain[-1].start > 0:
+            block = self._block(at)
+            if block is None or (chain and block.end != chain[-1].start):
+                return None
+            chain.append(block)
+            at = block.parent
+        return tuple(reversed(chain))
 
     def status(self) -> dict[str, Any]:
         """Return figures for ``/v1/cache`` and ``/metrics``; counts only, nothing of a prompt."""
         with self._lock:
-            ram = {
-                "bytes": self._ram.used_bytes,
-                "capacity": self._ram.capacity,
-                "parts": self._ram.parts,
-                "evictions": self._ram.evictions,
-                "failures": 0,
-                "stalls": 0,
-                "state": "up",
-            }
-            counts = self._counts + self._features.counters()
-        counters = {name: counts[name] for name in _COUNTERS}
-        tiers = {Source.RAM.value: ram}
-        if self._ssd:
-            tiers[Source.SSD.value] = self._ssd_status(self._ssd)
-            counters["refused_writes"] = self._ssd.counts.refused
-        return {
-            "model": self.model.hex(),
-            "tiers": tiers,
-            "features": self._features.status(),
-            "pending_writes": self._lanes.writes.pending(),
-            "counters": counters,
-        }
+            counts = self._counts + self._features.counters() + self.auditor.counters()
+        shown = self._figures.shown({name: counts[name] for name in _COUNTERS})
+        return {"model": self.model.hex(), "exact": self.exact} | shown
 
     def entries(self) -> Iterator[Entry]:
         """Yield every record this process can see, in no promised order."""
@@ -276,100 +407,88 @@ class Cache:
             self._ssd.save_ticks()
         self._on_close()
 
+    def _remembered_exactness(self) -> str:
+        if not self._ssd:
+            return "bitwise"
+        try:
+            return self._ssd.inventory.exactness(self.model)
+        except TierError:
+            self._ssd.counts.failures += 1
+            return "bitwise"
+
     # Planning.
 
-    def _stored(self, blocks: Sequence[Block]) -> Stored:
-        names = [block.name for block in blocks]
+    def _stored(
+        self, blocks: Sequence[Block], features: tuple[tuple[FeatureName, ...], ...]
+    ) -> tuple[Stored, int]:
+        """Return what the tiers hold of these blocks, and the last fence that this regards."""
         # Barred first: a row read before its deletion must not outlive the mark of it (I8).
         fenced, leaving = self._holds.barred()
-        on_ssd, unknown = self._ssd_contents(names)
+        look = self._quarantine.look([block.name for block in blocks])
         down = self._outage.lasts
         with self._lock:
-            in_ram = {(name, group) for name in names for group in self._ram.held(name)}
-        usable = {
-            key: Source.SSD
-            for key in on_ssd
-            if not down and key not in leaving and key not in fenced
+            number = self._fences.last
+            cover = self._fences.covering(blocks, features)
+            named = self._fences.named(blocks, features)
+            in_ram = {
+                (block.name, group): (part.fence, bar)
+                for block, bar in zip(blocks, cover, strict=True)
+                for group, part in self._ram.held(block.name).items()
+            }
+        bars = {block.name: bar for block, bar in zip(blocks, cover, strict=True)}
+        good_ssd = {
+            key for key, held in look.parts.items() if self._fences.good(held.fence, bars[key[0]])
         }
-        usable.update((key, Source.RAM) for key in in_ram if key not in fenced)
-        known = frozenset(in_ram) | frozenset(on_ssd)
+        good_ram = {key for key, held in in_ram.items() if self._fences.good(*held)}
+        usable: dict[PartKey, Source] = {}
+        if look.fenced:
+            off = fenced | leaving
+            usable = {key: Source.SSD for key in good_ssd if not down and key not in off}
+            usable.update((key, Source.RAM) for key in good_ram if key not in fenced)
+        known = frozenset(in_ram) | frozenset(look.parts)
         barred = Miss.EVICTED
-        if known & fenced:
-            barred = Miss.CORRUPT
+        if known - good_ssd - good_ram or known & fenced:
+            barred = Miss.QUARANTINED
         elif down:
             barred = Miss.TIER_ERROR
-        return Stored(usable, known, self._seen.__contains__, barred, unknown)
+        held_names = {key[0] for key in good_ssd | good_ram}
+        behind = frozenset(index for index in named if blocks[index].name not in held_names)
+        unknown = not (look.indexed and look.fenced)
+        return Stored(usable, known, self._seen.__contains__, barred, unknown, behind), number
 
     def _children(self, block: Block | None, blocks: Sequence[Block]) -> list[Block]:
         parent = block.name if block else blocks[0].parent
         with self._lock:
             found = self._ram.children(parent)
-        if self._ssd:
-            with suppress(TierError):
-                found += self._ssd.inventory.children(parent)
+        ssd = self._ssd
+        if ssd:
+            answer = self._quarantine.ask(lambda: ssd.inventory.children(parent))
+            found += [] if isinstance(answer, CacheFault) else answer
         return found
 
-    def _ssd_contents(self, names: Sequence[BlockName]) -> tuple[dict[PartKey, bytes], bool]:
-        if not self._ssd or not names:
-            return {}, False
-        try:
-            return self._ssd.inventory.held(names), False
-        except TierError:
-            self._ssd.counts.failures += 1
-            return {}, True
+    def _block(self, name: BlockName) -> Block | None:
+        with self._lock:
+            found = self._ram.block(name)
+        ssd = self._ssd
+        if found or not ssd:
+            return found
+        answer = self._quarantine.ask(lambda: ssd.inventory.block(name))
+        return None if isinstance(answer, CacheFault) else answer
 
     # Restoring.
 
-    def _fetch(
-        self, plan: Plan, loads: Sequence[Load], deadline: float
-    ) -> Mapping[Load, Loaded | CacheFault]:
-        results: dict[Load, Loaded | CacheFault] = {}
-        batch: Batch[Load, Loaded] = Batch(self._lanes.reads, self._clock)
-        _, leaving = self._holds.barred()
-        submitted = []
-        for load in loads:
-            if load.source is not Source.SSD:
-                continue
-            block = plan.blocks[load.block]
-            # Pinned by now, so what is not leaving yet can no longer leave (I7).
-            if (block.name, load.group) in leaving:
-                results[load] = Absent(f"block {block.name.hex()} is being evicted")
-            elif batch.submit(load, self._reader(block, load.group)):
-                submitted.append(load)
-            else:
-                results[load] = Busy("no I/O thread is free")
-        for load in loads:
-            if load.source is Source.RAM:
-                results[load] = self._from_ram(plan.blocks[load.block], load.group, deadline)
-        arrived = batch.wait(deadline) if submitted else {}
-        if batch.stalled:
-            self._outage.begin()
-        results.update((load, arrived.get(load, Late("the deadline passed"))) for load in submitted)
-        return results
-
-    def _reader(self, block: Block, group: str) -> Callable[[], Loaded]:
-        ssd = self._ssd
-        assert ssd is not None
-
-        def read() -> Loaded:
-            data = ssd.tier.get(record_key(block.name, group))
-            if data is None:
-                raise Absent(f"block {block.name.hex()} was evicted")
-            return verify(data, block, self._by_name[group])
-
-        return read
-
-    def _from_ram(self, block: Block, group: str, deadline: float) -> Loaded | CacheFault:
-        if self._clock() > deadline:
-            return Late("the deadline passed")
-        with self._lock:
-            data = self._ram.get((block.name, group))
-        if data is None:
-            return Absent(f"block {block.name.hex()} was evicted")
-        try:
-            return verify(data, block, self._by_name[group])
-        except CorruptRecord as fault:
-            return fault
+    def _judge(self, plan: Plan, loaded: Mapping[Load, Loaded]) -> Mapping[Load, CacheFault]:
+        """Return what a fence bars of all that was loaded: those put up meanwhile as well (I8)."""
+        if not loaded:
+            return {}
+        if not self._quarantine.look().fenced:
+            return dict.fromkeys(loaded, TierError("the fences cannot be read"))
+        cover = self._fences.covering(plan.blocks, plan.features)
+        return {
+            load: Barred(f"block {plan.blocks[load.block].name.hex()} is behind a fence")
+            for load, one in loaded.items()
+            if not self._fences.good(one.header.fence, cover[load.block])
+        }
 
     def _blame(
         self, plan: Plan, failed: Mapping[Load, CacheFault], borrowed: list[PartKey]
@@ -379,25 +498,46 @@ class Cache:
             key = (plan.blocks[load.block].name, load.group)
             if isinstance(fault, TierError) and self._ssd:
                 self._ssd.counts.failures += 1
+            if isinstance(fault, CorruptRecord | Absent | Barred):
+                self._let_go(key, borrowed)
+                if plan in self._turns:
+                    self._let_go(key, self._turns[plan].pinned)
             if isinstance(fault, CorruptRecord):
                 self._counts["corrupt"] += 1
                 self._counts["verification_failures"] += 1
-            if isinstance(fault, CorruptRecord | Absent):
-                self._let_go(key, borrowed)
-                self._let_go(key, self._turns.get(plan, []))
-                self._drop(self._holds.fence([key]))
+                self._quarantine.bar(key[0], Reason.CORRUPT, f"group {key[1]}: {fault}")
+            elif isinstance(fault, Barred):
+                self._quarantine.drop(self._holds.fence([key]))
+            elif isinstance(fault, Absent):
+                self._forget(self._holds.fence([key]))
+
+    def _advance(self, plan: Plan, restored: Restored) -> None:
+        """Let the turn that met a bad record commit what it computes in its place.
+
+        It stands below that record, on parts that were judged. So it may know the new fence, unless
+        another one fell meanwhile on what it stands on.
+        """
+        self._quarantine.wait_durable()
+        with self._lock:
+            number = self._fences.last
+            cover = self._fences.covering(plan.blocks, plan.features)[: restored.boundary]
+            if plan in self._turns and max(cover, default=0) <= plan.fence:
+                self._turns[plan].fence = number
+
+    def _number(self, turn: Plan) -> int:
+        """Return the last fence that the turn's records may say they knew."""
+        return self._turns[turn].fence if turn in self._turns else turn.fence
 
     def _let_go(self, key: PartKey, held: list[PartKey]) -> None:
         while key in held:
             held.remove(key)
-            self._drop(self._holds.unpin([key]))
+            self._quarantine.drop(self._holds.unpin([key]))
 
     def _promote(self, plan: Plan, loaded: Mapping[Load, Loaded]) -> None:
         for load, found in loaded.items():
-            block = plan.blocks[load.block]
-            key = (block.name, load.group)
-            if load.source is Source.SSD and self._ram.content(key) is None:
-                self._ram.put(block, load.group, found.data, content=found.content, tick=plan.tick)
+            key = (plan.blocks[load.block].name, load.group)
+            if load.source is Source.SSD and self._ram.part(key) is None:
+                self._ram.put(found.header, found.data, tick=plan.tick)
 
     def _used(self, keys: Iterable[PartKey], plan: Plan) -> None:
         listed = list(keys)
@@ -406,121 +546,31 @@ class Cache:
         if self._ssd and self._ssd.touch(listed, plan.wall):
             self._write_soon(self._ssd.save_ticks, nbytes=0)
 
-    # Committing.
+    # Committing, and letting go.
 
-    def _contents(self, name: BlockName) -> tuple[dict[str, bytes], set[str]]:
-        """Return the content digests of a block's parts, and which are on SSD or on their way."""
-        _, leaving = self._holds.barred()  # first, as in ``_stored``
-        on_ssd, _ = self._ssd_contents([name])
-        pending = self._holds.pending_contents((name, group) for group in self._by_name)
-        durable = {
-            key[1]: content for key, content in {**on_ssd, **pending}.items() if key not in leaving
-        }
-        in_ram = {
-            group: content
-            for group in self._ram.held(name)
-            if (content := self._ram.content((name, group)))
-        }
-        return {**durable, **in_ram}, set(durable)
-
-    def _keep(
-        self,
-        block: Block,
-        part: Part,
-        content: bytes,
-        *,
-        durable: bool,
-        turn: Plan | None,
-        features: Sequence[FeatureName],
-    ) -> bool:
-        """Put a part wherever it is not yet; return whether no tier had it and one does now."""
-        key = (block.name, part.group)
-        # One time for all of a turn: among equals the deepest block leaves first (``forest``).
-        tick = turn.tick if turn else self._clock()
-        wall = turn.wall if turn else self._wall_clock()
-        in_ram = self._ram.content(key) is not None
-        wanted = self._ssd is not None and not durable
-        taken = False
-        if not in_ram or wanted:
-            found = self._ram.get(key) if in_ram else None
-            data = found or seal(block, part, content=content, features=features)
-            if not in_ram:
-                taken = self._ram.put(block, part.group, data, content=content, tick=tick)
-            if wanted:
-                taken = self._queue(block, part.group, content, data, wall) or taken
-        self._ram.touch(key, tick)
-        if durable and self._ssd:
-            self._ssd.touch([key], wall)
-        if turn in self._turns and (taken or in_ram or durable):
-            self._holds.pin([key])
-            self._turns[turn].append(key)
-        return taken and not (in_ram or durable)
+    def _cover(self, block: Block, turn: Plan | None, features: Sequence[FeatureName]) -> int:
+        """Return the number below which a record of this block is barred."""
+        if turn is None or block not in turn.blocks:
+            return self._fences.covering((block,), (features,))[0]
+        upto = turn.blocks.index(block) + 1
+        cover = self._fences.covering(turn.blocks[:upto], turn.features[:upto])[-1]
+        return max(cover, *map(self._fences.number_of, features), 0)
 
     def _see(self, name: BlockName) -> None:
         self._seen[name] = None
         if len(self._seen) > SEEN_BLOCKS:
             del self._seen[next(iter(self._seen))]
 
-    def _queue(self, block: Block, group: str, content: bytes, data: bytes, wall: float) -> bool:
-        ssd = self._ssd
-        assert ssd is not None
-
-        def write() -> None:
-            if not ssd.write(block, group, content=content, data=data, tick=wall):
-                with self._lock:
-                    self._disagree(block.name)
-
-        key = (block.name, group)
-        self._holds.queue(key, block, content)
-        if self._write_soon(write, nbytes=len(data)):
-            return True
-        # The queue is full: RAM may still have it, and the engine thread never waits for a disk.
-        self._holds.written(key)
-        self._counts["unqueued_writes"] += 1
-        return False
-
-    # Letting go.
-
-    def _disagree(self, name: BlockName) -> None:
-        """Keep neither of two results of one computation, in any tier (I8).
-
-        Only the block itself goes. What was computed on top of it is found by lineage, which is
-        where a numbered fence over descendants belongs.
-        """
-        self._counts["disagreements"] += 1
-        on_ssd, _ = self._ssd_contents([name])
-        keys = {*on_ssd, *((name, group) for group in self._ram.held(name))}
-        keys.update(key for key in self._holds.pending() if key[0] == name)
-        self._drop(self._holds.fence(keys))
-
-    def _drop(self, keys: Sequence[PartKey]) -> None:
-        """Delete parts from every tier; on SSD in order with the writes that are queued."""
+    def _forget(self, keys: Sequence[PartKey]) -> None:
+        """Drop parts whose file is gone; in order with the writes that are queued."""
         for key in keys:
             self._ram.remove(key)
         ssd = self._ssd
-        if not ssd or not keys:
-            return
-        for key in keys:
-            self._holds.leave(key)
-        # Refused by a lane that is stuck or closed: then they stay barred in this process.
-        self._write_soon(lambda: ssd.remove(keys), nbytes=0)
+        if ssd and keys:
+            for key in keys:
+                self._holds.leave(key)
+            # Refused by a lane that is stuck or closed: then they stay barred in this process.
+            self._write_soon(lambda: ssd.remove(keys), nbytes=0)
 
     def _write_soon(self, run: Callable[[], None], *, nbytes: int) -> bool:
         return self._lanes.writes.submit(Job(run, nbytes))
-
-    def _ssd_status(self, ssd: SsdShelf) -> dict[str, Any]:
-        reads, writes = self._lanes
-        state = "down" if self._outage.lasts or writes.stuck else "up"
-        try:
-            used, parts = ssd.inventory.used()
-        except TierError:
-            used, parts, state = 0, 0, "down"
-        return {
-            "bytes": used,
-            "capacity": ssd.quota.capacity,
-            "parts": parts,
-            "evictions": ssd.counts.evictions,
-            "failures": ssd.counts.failures,
-            "stalls": reads.stalls + writes.stalls,
-            "state": state,
-        }

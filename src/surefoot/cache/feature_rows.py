@@ -22,7 +22,8 @@ CREATE TABLE features (
     model BLOB NOT NULL CHECK (length(model) = 32),
     tokens INTEGER NOT NULL CHECK (tokens > 0),
     state TEXT NOT NULL CHECK (state IN ('staged', 'stored')), owner TEXT NOT NULL,
-    bytes INTEGER NOT NULL CHECK (bytes >= 0), content BLOB NOT NULL, tick REAL NOT NULL
+    bytes INTEGER NOT NULL CHECK (bytes >= 0), content BLOB NOT NULL, tick REAL NOT NULL,
+    fence INTEGER NOT NULL CHECK (fence >= 0)
 ) STRICT;
 CREATE TABLE features_used (bytes INTEGER NOT NULL, items INTEGER NOT NULL) STRICT;
 INSERT INTO features_used VALUES (0, 0);
@@ -35,7 +36,14 @@ CREATE TRIGGER features_sized AFTER UPDATE OF bytes ON features
 """
 
 
-Read: TypeAlias = Callable[[str, Sequence[object]], list[Any]]
+Read: TypeAlias = Callable[[str, Sequence[object] | Mapping[str, object]], list[Any]]
+
+
+class Held(NamedTuple):
+    """What a row says of a stored record: its content digest, and the fence its writer knew."""
+
+    content: bytes
+    fence: int
 
 
 class FeatureRow(NamedTuple):
@@ -63,11 +71,11 @@ class FeatureRows:
         self._read = read
         self._write = write
 
-    def held(self, names: Sequence[FeatureName]) -> dict[FeatureName, bytes]:
-        """Return the content digest of each item whose features are stored."""
-        found: dict[FeatureName, bytes] = {}
-        for rows in stored_rows(self._read, "SELECT name, content FROM features", names):
-            found.update(rows)
+    def held(self, names: Sequence[FeatureName]) -> dict[FeatureName, Held]:
+        """Return what is said of each item whose features are stored."""
+        found: dict[FeatureName, Held] = {}
+        for rows in stored_rows(self._read, "SELECT name, content, fence FROM features", names):
+            found.update((FeatureName(name), Held(*held)) for name, *held in rows)
         return found
 
     def used(self) -> tuple[int, int]:
@@ -89,14 +97,19 @@ class FeatureRows:
         rows = self._read("SELECT name, state, owner, bytes FROM features", ())
         return {name: FileRow(State(state), owner, nbytes) for name, state, owner, nbytes in rows}
 
-    def stage(self, header: FeatureHeader, *, owner: str, nbytes: int, tick: float) -> Verdict:
-        """Claim an item for writing, unless it is held; ``nbytes`` counts as used from now on."""
+    def stage(
+        self, header: FeatureHeader, *, owner: str, nbytes: int, tick: float, cover: int
+    ) -> Verdict:
+        """Claim an item for writing, unless it is held; ``nbytes`` counts as used from now on.
+
+        What is held with a number below ``cover`` is barred, and in the way.
+        """
         with self._write() as connection:
             row = connection.execute(
-                "SELECT content FROM features WHERE name = ?", (header.name,)
+                "SELECT content, fence, state FROM features WHERE name = ?", (header.name,)
             ).fetchone()
             if row is not None:
-                return Verdict.HELD if row[0] == header.content else Verdict.DIFFERENT
+                return standing(Held(*row[:2]), row[2], header.content, cover=cover)
             _insert(connection, header, FileRow(State.STAGED, owner, nbytes), tick)
         return Verdict.STAGED
 
@@ -146,8 +159,15 @@ def stored_rows(read: Read, select: str, names: Sequence[bytes]) -> Iterator[lis
         yield read(f"{select} WHERE name IN ({marks}) AND state = 'stored'", some)
 
 
+def standing(held: Held, state: str, content: bytes, *, cover: int) -> Verdict:
+    """Judge a row that stands where a record with this content is to be written."""
+    if held.fence < cover and state == State.STORED:
+        return Verdict.BARRED
+    return Verdict.HELD if held.content == content else Verdict.DIFFERENT
+
+
 def _insert(
     connection: sqlite3.Connection, header: FeatureHeader, file: FileRow, tick: float
 ) -> None:
-    row = (header.name, header.model, header.tokens, *file, header.content, tick)
-    connection.execute("INSERT OR IGNORE INTO features VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    row = (header.name, header.model, header.tokens, *file, header.content, tick, header.fence)
+    connection.execute("INSERT OR IGNORE INTO features VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)

@@ -15,15 +15,18 @@ from typing import Any, NamedTuple
 
 from surefoot.cache.courier import Batch, Job, Lanes, Outage
 from surefoot.cache.entry import Entry, feature_entry
+from surefoot.cache.feature_ram import FeatureRam
+from surefoot.cache.feature_rows import Held
+from surefoot.cache.fences import Reason
 from surefoot.cache.planner import Source
-from surefoot.cache.restore import Absent, Late
+from surefoot.cache.quarantine import Quarantine
+from surefoot.cache.restore import Absent, Barred, Late
 from surefoot.cache.ssd import SsdShelf
 from surefoot.errors import CacheFault, CorruptRecord, TierError
 from surefoot.identity import FeatureName, ModelName
 from surefoot.prompt import MediaItem
 from surefoot.record import FeatureHeader, content, feature_key, seal_features, unseal_features
 from surefoot.state import Features, FeatureSchema
-from surefoot.tiers.ram import RamTier
 
 FEATURE_COUNTERS = (
     "features_found_ram",
@@ -51,64 +54,6 @@ class Queued(NamedTuple):
     data: bytes
 
 
-class FeatureRam:
-    """Records of features in RAM, the least recently used first; called with a lock held."""
-
-    def __init__(self, tier: RamTier, *, capacity: int) -> None:
-        self.capacity = capacity
-        self.evictions = 0
-        self._tier = tier
-        self._headers: dict[FeatureName, FeatureHeader] = {}
-
-    def __len__(self) -> int:
-        return len(self._headers)
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes of all records (I6)."""
-        return self._tier.used_bytes
-
-    def headers(self) -> list[FeatureHeader]:
-        """Return what is held."""
-        return list(self._headers.values())
-
-    def content(self, name: FeatureName) -> bytes | None:
-        """Return the content digest of held features."""
-        header = self._headers.get(name)
-        return header.content if header else None
-
-    def nbytes(self, name: FeatureName) -> int:
-        """Return the bytes of a record; 0 if it is not held."""
-        return len(self.get(name) or b"")
-
-    def get(self, name: FeatureName) -> bytes | None:
-        """Return a record."""
-        return self._tier.get(feature_key(name))
-
-    def put(self, header: FeatureHeader, data: bytes) -> bool:
-        """Hold a record that is not held yet; may evict; false if it can never fit (I6)."""
-        assert header.name not in self._headers, header.name
-        if len(data) > self.capacity:
-            return False
-        while self.used_bytes + len(data) > self.capacity:
-            self.remove(next(iter(self._headers)))
-            self.evictions += 1
-        self._tier.put(feature_key(header.name), data)
-        self._headers[header.name] = header
-        return True
-
-    def touch(self, name: FeatureName) -> None:
-        """Note that features were used; what is not held is ignored."""
-        header = self._headers.pop(name, None)
-        if header:
-            self._headers[name] = header
-
-    def remove(self, name: FeatureName) -> None:
-        """Let go of a record; removing an absent one is a no-op."""
-        if self._headers.pop(name, None):
-            self._tier.delete(feature_key(name))
-
-
 class FeatureCache:
     """One model's features; the engine thread finds and commits, any thread may ask the rest."""
 
@@ -121,6 +66,8 @@ class FeatureCache:
         ssd: SsdShelf | None,
         lanes: Lanes,
         outage: Outage,
+        quarantine: Quarantine,
+        lock: RLock,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
@@ -132,10 +79,12 @@ class FeatureCache:
         self._outage = outage
         self._clock = clock
         self._wall_clock = wall_clock
-        self._lock = RLock()
+        self._quarantine = quarantine
+        self._fences = quarantine.fences
+        self._lock = lock
         self._counts: Counter[str] = Counter()
         self._pending: dict[FeatureName, Queued] = {}  # wait to be written, and are held so long
-        self._leaving: set[FeatureName] = set()  # failed, and their file is not yet deleted
+        self._leaving: set[FeatureName] = set()  # gone, and their row is not yet deleted
 
     def find(
         self, wanted: Mapping[FeatureName, MediaItem], *, deadline_s: float
@@ -159,6 +108,7 @@ class FeatureCache:
         outcomes.update(batch.wait(deadline) if submitted else {})
         if batch.stalled:
             self._outage.begin()
+        outcomes = self._judged(outcomes)
         with self._lock:
             found = {
                 name: self._accept(name, outcome)
@@ -174,18 +124,26 @@ class FeatureCache:
         self._used(found)
         return found
 
-    def commit(self, name: FeatureName, item: MediaItem, features: Features) -> None:
+    def commit(
+        self, name: FeatureName, item: MediaItem, features: Features, *, fence: int | None = None
+    ) -> None:
         """Store an item's features: in RAM at once, on SSD soon after.
 
         What is held already is compared by content: a difference means that the tower gave two
-        results for one item, so neither is kept.
+        results for one item, so neither is kept. ``fence`` is the last one that the turn knew when
+        it was planned; without it, the last one now.
         """
         assert self._schema is not None, "a model without a tower has no features"
         mismatch = self._schema.mismatch(features, item.tokens)
         assert mismatch is None, mismatch
-        header = FeatureHeader(name, self.model, item.name, item.tokens, content(features))
+        look = self._quarantine.look(features=[name])
+        number = self._fences.last if fence is None else fence
+        header = FeatureHeader(name, self.model, item.name, item.tokens, content(features), number)
         with self._lock:
-            in_ram, durable = self._ram.content(name), self._durable(name)
+            cover = self._fences.number_of(name)
+            if cover > number:
+                return
+            in_ram, durable = self._good_ram(name, cover), self._durable(name, look.features, cover)
             if {in_ram, durable} - {None, header.content}:
                 self._disagree(name)
                 return
@@ -193,8 +151,8 @@ class FeatureCache:
             self._counts["features_committed"] += taken and in_ram is None and durable is None
         self._used([name])
 
-    def status(self) -> dict[str, Any]:
-        """Return bytes, items and capacity by tier."""
+    def status(self, used: tuple[int, int]) -> dict[str, Any]:
+        """Return bytes, items and capacity by tier; ``used`` is what the inventory says of SSD."""
         with self._lock:
             tiers = {
                 Source.RAM.value: {
@@ -205,13 +163,9 @@ class FeatureCache:
                 }
             }
         if self._ssd:
-            try:
-                used, items = self._ssd.inventory.features.used()
-            except TierError:
-                used, items = 0, 0
             tiers[Source.SSD.value] = {
-                "bytes": used,
-                "items": items,
+                "bytes": used[0],
+                "items": used[1],
                 "capacity": self._ssd.quota.feature_capacity,
                 "evictions": self._ssd.counts.feature_evictions,
             }
@@ -237,19 +191,43 @@ class FeatureCache:
     # Finding.
 
     def _in_memory(self, name: FeatureName) -> bytes | None:
+        cover = self._fences.number_of(name)
         queued = self._pending.get(name)
-        return queued.data if queued else self._ram.get(name)
+        if queued and self._fences.good(queued.header.fence, cover):
+            return queued.data
+        return self._ram.get(name) if self._good_ram(name, cover) else None
+
+    def _good_ram(self, name: FeatureName, cover: int) -> bytes | None:
+        """Return the content that RAM holds, unless a fence bars it."""
+        header = self._ram.header(name)
+        return header.content if header and self._fences.good(header.fence, cover) else None
 
     def _on_ssd(self, names: list[FeatureName]) -> Collection[FeatureName]:
         if not self._ssd or not names or self._outage.lasts:
             return ()
         with self._lock:  # first: a row read before its deletion must not outlive the mark (I8)
             leaving = frozenset(self._leaving)
-        try:
-            return self._ssd.inventory.features.held(names).keys() - leaving
-        except TierError:
-            self._ssd.counts.failures += 1
-            return ()
+        held = self._quarantine.look(features=names).features
+        return {
+            name
+            for name, one in held.items()
+            if name not in leaving and self._fences.good(one.fence, self._fences.number_of(name))
+        }
+
+    def _judged(
+        self, outcomes: dict[FeatureName, Loaded | CacheFault]
+    ) -> dict[FeatureName, Loaded | CacheFault]:
+        """Have the fences' last word, after everything is loaded."""
+        fenced = not outcomes or self._quarantine.look().fenced
+        judged: dict[FeatureName, Loaded | CacheFault] = {}
+        for name, outcome in outcomes.items():
+            judged[name] = outcome
+            if isinstance(outcome, Loaded):
+                if not fenced:
+                    judged[name] = Late("the fences could not be read")
+                elif not self._fences.good(outcome.header.fence, self._fences.number_of(name)):
+                    judged[name] = Barred(f"features {name.hex()} are behind a fence")
+        return judged
 
     def _reader(self, name: FeatureName, item: MediaItem) -> Callable[[], Loaded]:
         ssd = self._ssd
@@ -288,16 +266,18 @@ class FeatureCache:
         return Loaded(features, header, data)
 
     def _accept(self, name: FeatureName, loaded: Loaded) -> Features:
-        if self._ram.content(name) is None:
+        if self._ram.header(name) is None:
             self._ram.put(loaded.header, loaded.data)
         return loaded.features
 
     def _blame(self, name: FeatureName, fault: CacheFault) -> None:
         if isinstance(fault, TierError) and self._ssd:
             self._ssd.counts.failures += 1
-        self._counts["feature_failures"] += isinstance(fault, CorruptRecord)
-        if isinstance(fault, CorruptRecord | Absent):
-            self._drop(name)
+        if isinstance(fault, CorruptRecord):
+            self._counts["feature_failures"] += 1
+            self._quarantine.bar(name, Reason.CORRUPT, str(fault))
+        if isinstance(fault, Absent | Barred):
+            self._forget(name)
 
     def _used(self, names: Iterable[FeatureName]) -> None:
         listed = list(names)
@@ -309,22 +289,27 @@ class FeatureCache:
 
     # Committing, and letting go.
 
-    def _durable(self, name: FeatureName) -> bytes | None:
-        """Return the content that is on SSD, or on its way there."""
-        if name in self._pending:
-            return self._pending[name].header.content
-        if not self._ssd or name in self._leaving:
+    def _durable(
+        self, name: FeatureName, rows: Mapping[FeatureName, Held], cover: int
+    ) -> bytes | None:
+        """Return the content that is on SSD, or on its way there, and not behind a fence."""
+        queued = self._pending.get(name)
+        if queued and self._fences.good(queued.header.fence, cover):
+            return queued.header.content
+        row = rows.get(name)
+        if row is None or name in self._leaving or not self._fences.good(row.fence, cover):
             return None
-        try:
-            return self._ssd.inventory.features.held([name]).get(name)
-        except TierError:
-            self._ssd.counts.failures += 1
-            return None
+        return row.content
 
     def _keep(self, header: FeatureHeader, features: Features, *, durable: bool) -> bool:
         """Put features wherever they are not yet; return whether anything took them."""
         name = header.name
-        in_ram = self._ram.content(name) is not None
+        held = self._ram.header(name)
+        if held and held.fence < self._fences.number_of(name):
+            self._ram.remove(name)
+            held = None
+        header = held or header
+        in_ram = held is not None
         wanted = self._ssd is not None and not durable
         if in_ram and not wanted:
             return False
@@ -335,6 +320,7 @@ class FeatureCache:
             media=header.media,
             tokens=header.tokens,
             content=header.content,
+            fence=header.fence,
         )
         taken = not in_ram and self._ram.put(header, data)
         return (wanted and self._queue(header, data)) or taken
@@ -346,7 +332,10 @@ class FeatureCache:
         queued = Queued(header, data)
 
         def write() -> None:
-            agreed = ssd.write_features(header, data=data, tick=wall)
+            cover = self._fences.number_of(name)
+            agreed = header.fence < cover or ssd.write_features(
+                header, data=data, tick=wall, cover=cover
+            )
             with self._lock:
                 # Dropped meanwhile and committed anew, the name stands for a later write.
                 if self._pending.get(name) is queued:
@@ -364,10 +353,10 @@ class FeatureCache:
 
     def _disagree(self, name: FeatureName) -> None:
         self._counts["disagreements"] += 1
-        self._drop(name)
+        self._quarantine.bar(name, Reason.DISAGREED, "the tower gave two results for one item")
 
-    def _drop(self, name: FeatureName) -> None:
-        """Delete from every tier; on SSD in order with the writes that are queued (I8)."""
+    def _forget(self, name: FeatureName) -> None:
+        """Drop the row of features whose file is gone, in order with the writes that are queued."""
         self._ram.remove(name)
         self._pending.pop(name, None)
         ssd = self._ssd

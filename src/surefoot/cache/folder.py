@@ -2,10 +2,13 @@
 
     store/              0700
       records/          one file per record (the SSD tier)
+      fences/           one file per quarantine fence
+      quarantine/       records that a fence bars, kept aside within the quota
       inventory.sqlite  the index, rebuilt when lost
       owners/W.lock     held (flock) by the process whose writer id is W, free once it is dead
       owners/evict      held by whoever evicts
       owners/open       held by whoever opens, so that nobody mistakes a newcomer for the dead
+      owners/fence      held by whoever numbers a fence
       secret            32 random bytes that key ids are made with; 0600
 
 Locks are advisory and local: a store lives on a local disk.
@@ -18,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from surefoot.errors import SetupError
+from surefoot.errors import SetupError, TierError
 
 RECORDS = "records"
 INVENTORY = "inventory.sqlite"
@@ -33,6 +36,8 @@ class Folder:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.records = root / RECORDS
+        self.fences = root / "fences"
+        self.quarantine = root / "quarantine"
         self.inventory = root / INVENTORY
         self._owners = root / "owners"
         self._held: int | None = None
@@ -44,7 +49,7 @@ class Folder:
             SetupError: the folder cannot be made or written.
         """
         try:
-            for path in (self.root, self.records, self._owners):
+            for path in (self.root, self.records, self.fences, self.quarantine, self._owners):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.root.chmod(0o700)
             with self.opening():
@@ -109,6 +114,19 @@ class Folder:
         """Keep every other process from evicting meanwhile; waits for one that does."""
         with _locked(self._owners / "evict"):
             yield
+
+    @contextmanager
+    def fencing(self) -> Iterator[None]:
+        """Keep every other process from numbering a fence meanwhile.
+
+        Raises:
+            TierError: the lock's file cannot be opened.
+        """
+        try:
+            with _locked(self._owners / "fence"):
+                yield
+        except OSError as error:
+            raise TierError(f"a fence cannot be numbered: {error}") from error
 
     def free_bytes(self) -> int:
         """Return the bytes that the disk has left for this user."""

@@ -17,21 +17,24 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, TypeAlias
 
-from surefoot.cache.feature_rows import FEATURE_TABLES, FeatureRows, stored_rows
+from surefoot.cache.feature_rows import FEATURE_TABLES, FeatureRows, Held, standing, stored_rows
 from surefoot.cache.forest import Node, Stored
 from surefoot.cache.lifecycle import FileRow, PartKey, State, Verdict
+from surefoot.cache.lineage_rows import LINEAGE_TABLES, LineageRows, enter_consumed
 from surefoot.errors import TierError
 from surefoot.identity import Block, BlockName, ModelName, SpanSlice
 from surefoot.prompt import MediaName
+from surefoot.record import Header
 
-VERSION = 2
+VERSION = 3
 CHILDREN_MAX = 64  # compared to say where a prompt left the stored ones
 WAIT_S = 5.0  # for another process's write
 
 # The checks are what ``integrity_check`` holds a damaged file against when it is opened.
 _TABLES = f"""
 CREATE TABLE models (
-    model BLOB PRIMARY KEY CHECK (length(model) = 32), last_open REAL NOT NULL, laws TEXT
+    model BLOB PRIMARY KEY CHECK (length(model) = 32), last_open REAL NOT NULL, laws TEXT,
+    exact TEXT NOT NULL DEFAULT 'bitwise' CHECK (exact IN ('bitwise', 'numeric'))
 ) STRICT;
 CREATE TABLE blocks (
     name BLOB PRIMARY KEY CHECK (length(name) = 32),
@@ -46,6 +49,7 @@ CREATE TABLE parts (
     name BLOB NOT NULL CHECK (length(name) = 32), grp TEXT NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('staged', 'stored')), owner TEXT NOT NULL,
     bytes INTEGER NOT NULL CHECK (bytes >= 0), content BLOB NOT NULL, tick REAL NOT NULL,
+    fence INTEGER NOT NULL CHECK (fence >= 0),
     PRIMARY KEY (name, grp)
 ) WITHOUT ROWID, STRICT;
 CREATE INDEX staged ON parts (owner) WHERE state = 'staged';
@@ -58,6 +62,7 @@ CREATE TRIGGER part_out AFTER DELETE ON parts
 CREATE TRIGGER part_sized AFTER UPDATE OF bytes ON parts
     BEGIN UPDATE used SET bytes = bytes + new.bytes - old.bytes; END;
 {FEATURE_TABLES}
+{LINEAGE_TABLES}
 PRAGMA user_version = {VERSION};
 """
 
@@ -87,7 +92,8 @@ Trees: TypeAlias = dict[ModelName, dict[BlockName, Node]]
 class Inventory:
     """One process's view of the index; every method may be called from any thread.
 
-    ``features`` is the table of media features; all the rest is of parts.
+    ``features`` is the table of media features, ``lineage`` those of what descends from what; all
+    the rest is of parts.
 
     Raises:
         TierError: from every method, when the file is damaged or another process keeps it busy.
@@ -97,6 +103,7 @@ class Inventory:
         # Reads have a connection of their own, so that planning never waits for a writer.
         self._reader_lock, self._writer_lock = Lock(), Lock()
         self.features = FeatureRows(self._read, self._write)
+        self.lineage = LineageRows(self._read, self._write)
         path.touch(mode=0o600)  # SQLite's other files take their mode from this one
         with _faults():
             self._writer = _connect(path)
@@ -107,12 +114,25 @@ class Inventory:
                 self._writer.close()
                 raise
 
-    def held(self, names: Sequence[BlockName]) -> dict[PartKey, bytes]:
-        """Return the content digest of every stored part of the blocks; one query per plan."""
-        found: dict[PartKey, bytes] = {}
-        for rows in stored_rows(self._read, "SELECT name, grp, content FROM parts", names):
-            found.update(((BlockName(name), group), content) for name, group, content in rows)
+    def held(self, names: Sequence[BlockName]) -> dict[PartKey, Held]:
+        """Return what is said of every stored part of the blocks; one query per plan."""
+        found: dict[PartKey, Held] = {}
+        for rows in stored_rows(self._read, "SELECT name, grp, content, fence FROM parts", names):
+            found.update(((BlockName(name), group), Held(*held)) for name, group, *held in rows)
         return found
+
+    def block(self, name: BlockName) -> Block | None:
+        """Return a stored block: its tokens, spans and parent."""
+        rows = self._read(
+            "SELECT name, parent, model, start, end, ids, spans FROM blocks WHERE name = ?", (name,)
+        )
+        return _block(rows[0]) if rows else None
+
+    def names_like(self, first: str) -> set[bytes]:
+        """Return the names of stored blocks and features whose hex begins with ``first``."""
+        query = "SELECT name FROM {} WHERE lower(hex(name)) GLOB ? || '*'"
+        tables = ("blocks", "features")
+        return {row[0] for one in tables for row in self._read(query.format(one), (first,))}
 
     def children(self, parent: BlockName) -> list[Block]:
         """Return some stored blocks that follow ``parent``, the latest first."""
@@ -169,20 +189,21 @@ class Inventory:
         return trees
 
     def stage(
-        self, block: Block, group: str, *, owner: str, nbytes: int, content: bytes, tick: float
+        self, header: Header, *, owner: str, nbytes: int, tick: float, cover: int = 0
     ) -> Verdict:
-        """Claim a part for writing, unless it is held; ``nbytes`` counts as used from now on."""
+        """Claim a part for writing, unless it is held; ``nbytes`` counts as used from now on.
+
+        What is held with a number below ``cover`` is barred, and in the way.
+        """
+        block, group = header.block, header.group
         with self._write() as connection:
             row = connection.execute(
-                "SELECT content FROM parts WHERE name = ? AND grp = ?", (block.name, group)
+                "SELECT content, fence, state FROM parts WHERE name = ? AND grp = ?",
+                (block.name, group),
             ).fetchone()
             if row is not None:
-                return Verdict.HELD if row[0] == content else Verdict.DIFFERENT
-            self._insert(connection, block)
-            connection.execute(
-                "INSERT INTO parts VALUES (?, ?, 'staged', ?, ?, ?, ?)",
-                (block.name, group, owner, nbytes, content, tick),
-            )
+                return standing(Held(*row[:2]), row[2], header.content, cover=cover)
+            self._insert(connection, header, FileRow(State.STAGED, owner, nbytes), tick)
         return Verdict.STAGED
 
     def publish(self, key: PartKey, *, owner: str, nbytes: int) -> bool:
@@ -195,26 +216,25 @@ class Inventory:
             )
             return cursor.rowcount > 0
 
-    def adopt(self, found: Iterable[tuple[Block, str, bytes, int]], *, tick: float) -> None:
-        """Enter records that lie in the tier without a row: ``(block, group, content, bytes)``."""
+    def adopt(self, found: Iterable[tuple[Header, int]], *, tick: float) -> None:
+        """Enter records that lie in the tier without a row, with their bytes on disk."""
         with self._write() as connection:
-            for block, group, content, nbytes in found:
-                self._insert(connection, block)
-                connection.execute(
-                    "INSERT OR IGNORE INTO parts VALUES (?, ?, 'stored', '', ?, ?, ?)",
-                    (block.name, group, nbytes, content, tick),
-                )
+            for header, nbytes in found:
+                self._insert(connection, header, FileRow(State.STORED, "", nbytes), tick)
 
     def drop(self, keys: Iterable[PartKey]) -> None:
         """Forget parts, and blocks that have none left."""
         listed = list(keys)
         with self._write() as connection:
             connection.executemany("DELETE FROM parts WHERE name = ? AND grp = ?", listed)
-            connection.executemany(
-                "DELETE FROM blocks WHERE name = ? "
-                "AND NOT EXISTS (SELECT 1 FROM parts WHERE parts.name = blocks.name)",
-                {(name,) for name, _ in listed},
-            )
+            names = {(name,) for name, _ in listed}
+            without = "AND NOT EXISTS (SELECT 1 FROM parts WHERE parts.name = {})"
+            for table, column in (("blocks", "name"), ("consumed", "block"), ("audits", "name")):
+                connection.executemany(
+                    f"DELETE FROM {table} WHERE {column} = ? "
+                    + without.format(f"{table}.{column}"),
+                    names,
+                )
 
     def resize(self, sizes: Mapping[PartKey, int]) -> None:
         """Account stored parts with the bytes that their files take up (I6)."""
@@ -236,7 +256,7 @@ class Inventory:
         """Give every stored model that has no row one, as if it were last open now."""
         with self._write() as connection:
             connection.execute(
-                "INSERT OR IGNORE INTO models SELECT model, ?, NULL FROM "
+                "INSERT OR IGNORE INTO models (model, last_open, laws) SELECT model, ?, NULL FROM "
                 "(SELECT model FROM blocks UNION SELECT model FROM features)",
                 (at,),
             )
@@ -245,10 +265,20 @@ class Inventory:
         """Note that a model is open now, and by which laws its parts are judged."""
         with self._write() as connection:
             connection.execute(
-                "INSERT INTO models VALUES (?, ?, ?) ON CONFLICT (model) "
+                "INSERT INTO models (model, last_open, laws) VALUES (?, ?, ?) ON CONFLICT (model) "
                 "DO UPDATE SET last_open = excluded.last_open, laws = excluded.laws",
                 (model, at, laws),
             )
+
+    def exactness(self, model: ModelName) -> str:
+        """Return ``bitwise``, or ``numeric`` once an audit found that the engine differs."""
+        rows = self._read("SELECT exact FROM models WHERE model = ?", (model,))
+        return str(rows[0][0]) if rows else "bitwise"
+
+    def set_exactness(self, model: ModelName, exact: str) -> None:
+        """Remember what ``exactness`` returns; the model's row is there while it is open."""
+        with self._write() as connection:
+            connection.execute("UPDATE models SET exact = ? WHERE model = ?", (exact, model))
 
     def close(self) -> None:
         """Close both connections; the inventory is unusable afterwards."""
@@ -256,7 +286,7 @@ class Inventory:
             self._reader.close()
             self._writer.close()
 
-    def _read(self, query: str, values: Sequence[object]) -> list[Any]:
+    def _read(self, query: str, values: Sequence[object] | Mapping[str, object]) -> list[Any]:
         with self._reader_lock, _faults():
             return self._reader.execute(query, values).fetchall()
 
@@ -271,7 +301,10 @@ class Inventory:
                 raise
             self._writer.commit()
 
-    def _insert(self, connection: sqlite3.Connection, block: Block) -> None:
+    def _insert(
+        self, connection: sqlite3.Connection, header: Header, file: FileRow, tick: float
+    ) -> None:
+        block = header.block
         connection.execute(
             "INSERT OR IGNORE INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)",
             (
@@ -284,6 +317,11 @@ class Inventory:
                 json.dumps([(*span[:3], span.media.hex()) for span in block.spans]),
             ),
         )
+        connection.execute(
+            "INSERT OR IGNORE INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (block.name, header.group, *file, header.content, tick, header.fence),
+        )
+        enter_consumed(connection, block.name, header.features)
 
 
 def open_inventory(path: Path) -> Inventory:

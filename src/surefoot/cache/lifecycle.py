@@ -18,7 +18,8 @@ from enum import Enum, StrEnum, auto
 from threading import Lock
 from typing import NamedTuple, TypeAlias
 
-from surefoot.identity import Block, BlockName
+from surefoot.identity import BlockName
+from surefoot.record import Header
 
 PartKey: TypeAlias = tuple[BlockName, str]  # a block's name and a group's
 
@@ -39,6 +40,7 @@ class Verdict(Enum):
     STAGED = auto()  # the caller writes it
     HELD = auto()  # it is stored, or being written, with the same content
     DIFFERENT = auto()  # it is stored with other content: a fault
+    BARRED = auto()  # what is stored there is behind a fence, and in the way
 
 
 class FileRow(NamedTuple):
@@ -104,7 +106,7 @@ class Holds:
         self._pins: Counter[PartKey] = Counter()
         self._fenced: set[PartKey] = set()
         self._leaving: set[PartKey] = set()
-        self._pending: dict[PartKey, tuple[Block, bytes]] = {}
+        self._pending: dict[PartKey, Header] = {}
 
     def pin(self, keys: Iterable[PartKey]) -> None:
         """Hold the parts: no eviction and no deletion by this process until ``unpin``."""
@@ -170,22 +172,17 @@ class Holds:
         with self._lock:
             self._leaving.discard(key)
 
-    def queue(self, key: PartKey, block: Block, content: bytes) -> None:
+    def queue(self, header: Header) -> None:
         """Remember a part that waits to be written."""
         with self._lock:
-            self._pending[key] = (block, content)
+            self._pending[header.block.name, header.group] = header
 
     def written(self, key: PartKey) -> None:
         """Forget a part that is written, or whose write was given up."""
         with self._lock:
             self._pending.pop(key, None)
 
-    def pending(self) -> dict[PartKey, tuple[Block, bytes]]:
-        """Return the parts that wait to be written, with their content digests."""
+    def pending(self) -> dict[PartKey, Header]:
+        """Return the parts that wait to be written."""
         with self._lock:
             return dict(self._pending)
-
-    def pending_contents(self, keys: Iterable[PartKey]) -> dict[PartKey, bytes]:
-        """Return the content digests of those parts that wait to be written."""
-        with self._lock:
-            return {key: self._pending[key][1] for key in keys if key in self._pending}

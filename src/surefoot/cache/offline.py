@@ -4,6 +4,7 @@ Each works beside a running server: it takes the same locks, and whatever it del
 sees as a miss.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,19 +14,24 @@ from typing import Any, TypeAlias
 
 from surefoot.cache.entry import Entry, feature_entry, part_entry
 from surefoot.cache.feature_rows import FeatureRow
+from surefoot.cache.fences import Fences, Reason
 from surefoot.cache.folder import Folder
 from surefoot.cache.inventory import Inventory, Trees
-from surefoot.cache.lifecycle import PartKey
-from surefoot.cache.opening import open_models, real_tier, tended_inventory
+from surefoot.cache.lifecycle import Holds, PartKey
+from surefoot.cache.opening import StoreTiers, open_models, real_tier, tended_inventory
 from surefoot.cache.quota import leavers, orphans
+from surefoot.cache.ssd import Quota, SsdShelf
 from surefoot.errors import CorruptRecord, SetupError, TierError
-from surefoot.identity import FeatureName
+from surefoot.identity import FeatureName, key_id, salt_tag
 from surefoot.record import content, feature_key, read_key, unseal, unseal_features
 from surefoot.record import key as record_key
-from surefoot.tiers.ssd import SsdTier
+from surefoot.tiers import Tier
 
 FRESH_S = 60.0  # a running turn's parts may look dead until its last snapshot is written
 
+NAME_DIGITS_LEAST = 8
+
+Clock: TypeAlias = Callable[[], float]
 Named: TypeAlias = PartKey | FeatureName | None  # what a tier key names
 
 _READER = "reader"  # the writer's name of a tier that writes nothing
@@ -43,6 +49,15 @@ class Verification:
 
 
 @dataclass(frozen=True, slots=True)
+class Quarantined:
+    """What a command took out of the tier: the fences' numbers, and records."""
+
+    fences: tuple[int, ...]
+    parts: int
+    features: int
+
+
+@dataclass(frozen=True, slots=True)
 class Collection:
     """What ``collect`` removed."""
 
@@ -54,7 +69,8 @@ class Collection:
 
 def store_stats(path: Path) -> dict[str, Any]:
     """Return what a store holds, by model; names, counts and bytes only."""
-    with _opened(path) as (folder, _, inventory):
+    with _opened(path) as store:
+        folder, inventory = store.folder, store.ssd.inventory
         used, parts = inventory.used()
         features_used, features = inventory.features.used()
         models = {model.hex(): _figures(row.last_open) for model, row in inventory.models().items()}
@@ -68,12 +84,16 @@ def store_stats(path: Path) -> dict[str, Any]:
             one["feature_bytes"] += item.nbytes
         living, _ = folder.owners()
         free = folder.free_bytes()
+        aside, records = inventory.lineage.aside_used()
     return {
         "store": str(path),
         "bytes": used,
         "parts": parts,
         "feature_bytes": features_used,
         "features": features,
+        "quarantined_bytes": aside,
+        "quarantined_records": records,
+        "fences": store.fences.last,
         "free_bytes": free,
         "open_by": len(living),
         "models": models,
@@ -82,36 +102,114 @@ def store_stats(path: Path) -> dict[str, Any]:
 
 def store_entries(path: Path) -> Iterator[Entry]:
     """Yield every stored record, parts by model and block end, then features by age."""
-    with _opened(path) as (_, _, inventory):
+    with _opened(path) as store:
+        inventory = store.ssd.inventory
         parts, features = list(inventory.rows()), list(inventory.features.rows())
     yield from (part_entry(row, ("ssd",)) for row in parts)
     yield from (feature_entry(row, ("ssd",)) for row in features)
 
 
-def verify_store(path: Path, progress: Callable[[int, int], None]) -> Verification:
-    """Read and unseal every record; delete those that are not what was sealed (I2, I8).
+def verify_store(
+    path: Path, progress: Callable[[int, int], None], *, ssd_bytes: int, wall_clock: Clock
+) -> Verification:
+    """Read and unseal every record; quarantine those that are not what was sealed (I2, I8).
 
     Args:
         path: the store's folder.
         progress: called with records done and records in all, after each.
+        ssd_bytes: the store's quota; a sixteenth of it is for what is quarantined.
+        wall_clock: seconds since the epoch.
     """
     verified = corrupt = failed = nbytes = 0
-    with _opened(path) as (_, tier, inventory):
-        keys = [key for key, _ in tier.list()]
+    with _opened(path, ssd_bytes, wall_clock) as store:
+        keys = [key for key, _ in store.ssd.tier.list()]
         for done, key in enumerate(keys, 1):
             named = read_key(key)
             try:
-                size = _verify(tier, key, named)
+                size = _verify(store.ssd.tier, key, named)
                 verified += size > 0
                 nbytes += size
-            except CorruptRecord:
+            except CorruptRecord as fault:
                 corrupt += 1
-                tier.delete(key)
-                _forget(inventory, named)
+                if named is None:
+                    store.ssd.tier.delete(key)
+                else:
+                    name = named if isinstance(named, bytes) else named[0]
+                    store.fence([name], Reason.CORRUPT, str(fault))
             except TierError:
                 failed += 1
             progress(done, len(keys))
     return Verification(len(keys), verified, corrupt, failed, nbytes)
+
+
+def quarantine_in(
+    path: Path, name: str, detail: str, *, ssd_bytes: int, wall_clock: Clock
+) -> Quarantined:
+    """Quarantine a stored block or an image's features, and all that descends from it (I8).
+
+    On return the fence is durable, and every process that has the store open heeds it from its next
+    plan on.
+
+    Args:
+        path: the store's folder.
+        name: the name in hex, or enough of its first digits (eight or more) to tell it.
+        detail: why, for whoever reads the fence.
+        ssd_bytes: as in ``verify_store``.
+        wall_clock: seconds since the epoch.
+
+    Raises:
+        SetupError: no stored record has that name, or several have.
+    """
+    with _opened(path, ssd_bytes, wall_clock) as store:
+        full = _the_name(store.ssd.inventory, name.lower())
+        return store.fence([full], Reason.BY_HAND, detail)
+
+
+def purge(
+    path: Path,
+    *,
+    api_key: str | None,
+    cache_salt: str | None,
+    every: bool,
+    ssd_bytes: int,
+    wall_clock: Clock,
+) -> Quarantined:
+    """Remove what was stored under an API key, a ``cache_salt`` or both; or ``every`` record.
+
+    Each root of theirs is fenced, so that running servers drop it too, and nothing is kept aside.
+    What cannot be told to be somebody else's goes as well: chains whose root is not on record (the
+    index was lost), features that no stored block consumed, and all that lies in quarantine.
+    """
+    with _opened(path, ssd_bytes, wall_clock) as store:
+        rows = store.ssd.inventory.lineage
+        key = None if api_key is None else key_id(store.secret, api_key)
+        salt = None if cache_salt is None else salt_tag(store.secret, cache_salt)
+        tenants = rows.roots()
+        others = {
+            root
+            for root, (of_key, of_salt) in tenants.items()
+            if not every and (key not in (None, of_key) or salt not in (None, of_salt))
+        }
+        tops = rows.first_blocks()
+        kept = {one for root in others for one in rows.consumed_below(root)}
+        features = [row.name for row in store.ssd.inventory.features.rows() if row.name not in kept]
+        names = [*(tops.keys() | (tenants.keys() - others)) - others, *features]
+        found = store.fence(names, Reason.PURGED, "purged", keep=False)
+        store.ssd.empty_quarantine(inf)
+        return found
+
+
+def _the_name(inventory: Inventory, first: str) -> bytes:
+    if len(first) < NAME_DIGITS_LEAST or not set(first) <= set("0123456789abcdef"):
+        raise SetupError(
+            f"{first!r} is no name: write its hex digits, {NAME_DIGITS_LEAST} or more of them, "
+            "as 'surefoot cache ls' shows them"
+        )
+    found = inventory.names_like(first)
+    if len(found) != 1:
+        what = "no stored record has" if not found else f"{len(found)} stored records have"
+        raise SetupError(f"{what} a name that begins with {first}")
+    return found.pop()
 
 
 def collect(path: Path, *, ssd_bytes: int, now: float) -> Collection:
@@ -119,10 +217,11 @@ def collect(path: Path, *, ssd_bytes: int, now: float) -> Collection:
 
     Parts leave before features, as when a server makes room.
     """
-    with _opened(path) as (folder, tier, inventory), folder.evicting():
+    with _opened(path, ssd_bytes, lambda: now) as store, store.folder.evicting():
+        folder, tier, inventory = store.folder, store.ssd.tier, store.ssd.inventory
         inventory.note_models(at=now)
         models, open_now = inventory.models(), open_models(folder)
-        used = inventory.used()[0] + inventory.features.used()[0]
+        used = store.ssd.used()
         trees, sizes = _trees(inventory, now)
         old = orphans(models, open_models=open_now, now=now)
         gone = {model: trees.pop(model) for model in old if model in trees}
@@ -144,6 +243,7 @@ def collect(path: Path, *, ssd_bytes: int, now: float) -> Collection:
             tier.delete(feature_key(row.name))
         inventory.drop(parts)
         inventory.features.drop([row.name for row in items])
+        store.ssd.empty_quarantine(store.ssd.used() - ssd_bytes)
     return Collection(orphaned, len(parts), len(items), _freed(parts, sizes, items))
 
 
@@ -170,7 +270,7 @@ def _figures(last_open: float | None) -> dict[str, Any]:
     return {"parts": 0, "bytes": 0, "features": 0, "feature_bytes": 0, "last_open": last_open}
 
 
-def _verify(tier: SsdTier, key: str, named: Named) -> int:
+def _verify(tier: Tier, key: str, named: Named) -> int:
     data = tier.get(key)
     if data is None:
         return 0  # evicted since it was listed
@@ -178,36 +278,66 @@ def _verify(tier: SsdTier, key: str, named: Named) -> int:
         case None:
             raise CorruptRecord(f"the file {key} is named like no record")
         case (name, group):
-            unseal(data, name=name, group=group)
+            header, part = unseal(data, name=name, group=group)
+            if content(part) != header.content:
+                raise CorruptRecord(f"the part {key} is not of the content it states")
         case bytes():
-            header, features = unseal_features(data, name=named)
-            if content(features) != header.content:
+            stated, features = unseal_features(data, name=named)
+            if content(features) != stated.content:
                 raise CorruptRecord(f"the features {key} are not of the content they state")
     return len(data)
 
 
-def _forget(inventory: Inventory, named: Named) -> None:
-    match named:
-        case None:
-            pass
-        case (name, group):
-            inventory.drop([(name, group)])
-        case bytes():
-            inventory.features.drop([named])
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """A store opened to be tended: without a model, without threads."""
+
+    folder: Folder
+    fences: Fences
+    ssd: SsdShelf
+    secret: bytes
+
+    def fence(
+        self, names: Iterable[bytes], reason: Reason, detail: str, *, keep: bool = True
+    ) -> Quarantined:
+        """Put up a fence on each name and take what it bars out of the tier."""
+        listed = list(names)
+        for name in listed:
+            self.fences.bar(name, reason, detail)
+        numbers, parts, features = [], 0, 0
+        for fence in self.fences.settle():
+            numbers.append(fence.number)
+            barred, items = self.ssd.barred(fence)
+            self.ssd.set_aside(barred, fence.number, keep=keep)
+            self.ssd.set_features_aside(items, fence.number, keep=keep)
+            parts, features = parts + len(barred), features + len(items)
+        return Quarantined(tuple(numbers), parts, features)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Folder, SsdTier, Inventory]]:
+def _opened(path: Path, ssd_bytes: int = 0, wall_clock: Clock = lambda: 0.0) -> Iterator[_Store]:
     folder = Folder(path)
     if not folder.records.is_dir():
         raise SetupError(f"{path} is no store: it has no folder {folder.records.name}")
     folder.create()
-    tier = real_tier(folder.records, _READER)
+    tiers = StoreTiers.under(folder, _READER, real_tier)
+    fences = Fences(tiers.fences, alone=folder.fencing, wall_clock=wall_clock)
     try:
         with folder.opening():
-            inventory = tended_inventory(folder, tier, now=0.0)
+            inventory = tended_inventory(folder, tiers, fences, now=0.0)
+        ssd = SsdShelf(
+            tiers.records,
+            inventory,
+            quarantine=tiers.quarantine,
+            owner=_READER,
+            quota=Quota(ssd_bytes, ssd_bytes, 0, folder.free_bytes),
+            holds=Holds(),
+            evicting=folder.evicting,
+            open_models=lambda: open_models(folder),
+            wall_clock=wall_clock,
+        )
         try:
-            yield folder, tier, inventory
+            yield _Store(folder, fences, ssd, folder.secret(os.urandom))
         finally:
             inventory.close()
     except TierError as error:

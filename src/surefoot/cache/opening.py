@@ -6,7 +6,7 @@ miss. ``store=None`` touches no file and has no SSD tier.
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,13 +14,14 @@ from typing import NamedTuple
 
 from surefoot.cache.cache import Cache
 from surefoot.cache.courier import Job, Lane, Lanes
-from surefoot.cache.features import FeatureRam
+from surefoot.cache.feature_ram import FeatureRam
+from surefoot.cache.fences import Fences
 from surefoot.cache.folder import SECRET_BYTES, Folder, RandomBytes
 from surefoot.cache.inventory import Inventory, open_inventory
 from surefoot.cache.lifecycle import Holds
 from surefoot.cache.quota import encode_laws, laws_of
 from surefoot.cache.ram import RamShelf
-from surefoot.cache.reconcile import reconcile
+from surefoot.cache.reconcile import account_aside, reconcile
 from surefoot.cache.ssd import Quota, SsdShelf
 from surefoot.errors import SetupError, TierError
 from surefoot.identity import ModelName
@@ -89,7 +90,8 @@ def open_cache(
     holds = Holds()
     lanes = _lanes(io_threads, queue_bytes, clock)
     if store is None:
-        opened = _Opened(None, random_bytes(SECRET_BYTES), _nothing)
+        fences = Fences(None, alone=nullcontext, wall_clock=wall_clock)
+        opened = _Opened(None, fences, random_bytes(SECRET_BYTES), _nothing)
     else:
         writer = random_bytes(WRITER_BYTES).hex()
         opened = _open_store(
@@ -110,6 +112,7 @@ def open_cache(
         feature_ram=FeatureRam(RamTier(), capacity=feature_ram_bytes),
         ssd=opened.ssd,
         holds=holds,
+        fences=opened.fences,
         lanes=lanes,
         clock=clock,
         wall_clock=wall_clock,
@@ -128,19 +131,44 @@ def open_models(folder: Folder) -> set[ModelName]:
     return models
 
 
-def tended_inventory(folder: Folder, tier: SsdTier, *, now: float) -> Inventory:
+class StoreTiers(NamedTuple):
+    """The store's three folders of files."""
+
+    records: SsdTier
+    fences: SsdTier
+    quarantine: SsdTier
+
+    @classmethod
+    def under(
+        cls, folder: Folder, writer: str, make_tier: Callable[[Path, str], SsdTier]
+    ) -> "StoreTiers":
+        """Return the tiers of a store for one writer."""
+        return cls(
+            *(make_tier(one, writer) for one in (folder.records, folder.fences, folder.quarantine))
+        )
+
+
+def tended_inventory(folder: Folder, tiers: StoreTiers, fences: Fences, *, now: float) -> Inventory:
     """Return the inventory, in agreement with the files; call it inside ``folder.opening``.
 
+    The fences are loaded as well.
+
     Raises:
-        TierError: another process keeps it busy.
+        TierError: another process keeps it busy, or the fences cannot be read.
     """
     living, dead = folder.owners()
+    fences.load()
     inventory = open_inventory(folder.inventory)
     # A medium that fails now may answer later; until then its parts are misses.
     with suppress(TierError):
-        reconcile(tier, inventory, living=living, now=now)
+        reconcile(tiers.records, inventory, living=living, now=now)
+        account_aside(tiers.quarantine, inventory)
+        last = inventory.lineage.last_number()
+        if last > fences.last:
+            fences.outlived(last)
         for writer in dead:
-            tier.sweep(writer)
+            for tier in tiers:
+                tier.sweep(writer)
             folder.forget(writer)
     return inventory
 
@@ -155,11 +183,11 @@ class _Membership:
     laws: str
     wall_clock: Callable[[], float]
 
-    def enter(self, tier: SsdTier) -> Inventory:
+    def enter(self, tiers: StoreTiers, fences: Fences) -> Inventory:
         now = self.wall_clock()
         try:
             with self.folder.opening():
-                inventory = tended_inventory(self.folder, tier, now=now)
+                inventory = tended_inventory(self.folder, tiers, fences, now=now)
                 self.folder.own(self.writer, self.model.hex())
             inventory.open_model(self.model, at=now, laws=self.laws)
             inventory.note_models(at=now)
@@ -177,6 +205,7 @@ class _Membership:
 
 class _Opened(NamedTuple):
     ssd: SsdShelf | None
+    fences: Fences
     secret: bytes
     close: Callable[[], None]
 
@@ -192,11 +221,13 @@ def _open_store(
     folder = membership.folder
     folder.create()
     secret = folder.secret(random_bytes)
-    tier = make_tier(folder.records, membership.writer)
-    inventory = membership.enter(tier)
+    tiers = StoreTiers.under(folder, membership.writer, make_tier)
+    fences = Fences(tiers.fences, alone=folder.fencing, wall_clock=membership.wall_clock)
+    inventory = membership.enter(tiers, fences)
     ssd = SsdShelf(
-        tier,
+        tiers.records,
         inventory,
+        quarantine=tiers.quarantine,
         owner=membership.writer,
         quota=make_quota(folder.free_bytes),
         holds=holds,
@@ -204,7 +235,23 @@ def _open_store(
         open_models=partial(open_models, folder),
         wall_clock=membership.wall_clock,
     )
-    return _Opened(ssd, secret, partial(membership.leave, inventory))
+    _set_aside(ssd, fences)
+    return _Opened(ssd, fences, secret, partial(membership.leave, inventory))
+
+
+def _set_aside(ssd: SsdShelf, fences: Fences) -> None:
+    """Move aside what a fence bars and whoever put it up had no time to move."""
+    try:
+        if ssd.inventory.lineage.first_number() >= fences.last:
+            return
+        for fence in fences.known():
+            parts, features = ssd.barred(fence)
+            if parts:
+                ssd.set_aside(parts, fence.number)
+            if features:
+                ssd.set_features_aside(features, fence.number)
+    except TierError:
+        ssd.counts.failures += 1  # the numbers bar them all the same
 
 
 def _lanes(io_threads: int, queue_bytes: int, clock: Callable[[], float]) -> Lanes:

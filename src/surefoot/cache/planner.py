@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from surefoot.cache.lifecycle import PartKey
-from surefoot.identity import Block, BlockName
+from surefoot.identity import Block, BlockName, FeatureName
 from surefoot.laws import RecurrentSnapshot, restorable
 from surefoot.prompt import TOKEN_BYTES
 from surefoot.receipt import Miss
@@ -46,6 +46,7 @@ class Stored(NamedTuple):
     seen: Callable[[BlockName], bool]
     barred: Miss
     unknown: bool = False
+    fenced: frozenset[int] = frozenset()  # blocks that a fence names, and nobody computed since
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +65,8 @@ class Plan:
     miss_reason: Miss | None
     tick: float  # monotonic, when it was made
     wall: float  # wall clock, likewise
+    fence: int  # the last fence that was known, likewise
+    features: tuple[tuple[FeatureName, ...], ...]  # by block: what it consumes; () where none does
 
     @property
     def keys(self) -> list[PartKey]:
@@ -80,6 +83,8 @@ def make_plan(
     children: Callable[[Block | None], Iterable[Block]],
     tick: float,
     wall: float,
+    fence: int = 0,
+    features: tuple[tuple[FeatureName, ...], ...] = (),
 ) -> Plan:
     """Plan the greatest restorable boundary at most ``limit`` (I4).
 
@@ -91,6 +96,8 @@ def make_plan(
         children: the stored blocks that follow a block of the prompt, or None for its root.
         tick: the monotonic clock.
         wall: the wall clock.
+        fence: the last quarantine fence.
+        features: by block, what it consumes; empty where no block does.
     """
     boundary = stands_at(groups, blocks, stored.usable.keys(), limit=limit)
     common = _common(blocks, stored.known)
@@ -108,6 +115,8 @@ def make_plan(
         miss_reason=_miss(groups, blocks, stored, limit=limit, boundary=boundary, common=common),
         tick=tick,
         wall=wall,
+        fence=fence,
+        features=features,
     )
 
 
@@ -200,12 +209,13 @@ def _miss(
     boundary: int,
     common: int,
 ) -> Miss | None:
-    if limit == 0:
-        return Miss.TOO_SHORT
     if boundary == limit:
-        return None
-    if stored.unknown or common == 0:
-        return Miss.TIER_ERROR if stored.unknown else Miss.COLD
+        return None if limit else Miss.TOO_SHORT
+    if stored.unknown:
+        return Miss.TIER_ERROR
+    behind = any(boundary <= index < limit for index in stored.fenced)
+    if behind or common == 0:
+        return Miss.QUARANTINED if behind else Miss.COLD
     if stands_at(groups, blocks, stored.known, limit=limit) > boundary:
         return stored.barred
     rows = [group for group in groups if not isinstance(group.law, RecurrentSnapshot)]

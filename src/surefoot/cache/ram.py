@@ -5,13 +5,15 @@ like every tier; this holds what planning and eviction ask about them. Used byte
 capacity (I6); a part that does not fit beside pinned ones is not taken (I7).
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from surefoot.cache.fences import Fence
 from surefoot.cache.forest import Node, Stored, victims
 from surefoot.cache.lifecycle import PartKey
-from surefoot.identity import Block, BlockName
+from surefoot.identity import Block, BlockName, FeatureName
 from surefoot.laws import Law
+from surefoot.record import Header
 from surefoot.record import key as record_key
 from surefoot.tiers.ram import RamTier
 
@@ -25,6 +27,8 @@ class RamPart:
     content: bytes
     nbytes: int
     tick: float
+    fence: int
+    features: tuple[FeatureName, ...]  # that the block consumed
 
 
 class RamShelf:
@@ -58,14 +62,17 @@ class RamShelf:
         """How many parts are held."""
         return sum(len(parts) for parts in self._parts.values())
 
-    def content(self, key: PartKey) -> bytes | None:
-        """Return the content digest of a held part."""
-        part = self._parts.get(key[0], {}).get(key[1])
-        return part.content if part else None
+    def part(self, key: PartKey) -> RamPart | None:
+        """Return what is known of a held part."""
+        return self._parts.get(key[0], {}).get(key[1])
 
-    def held(self, name: BlockName) -> Collection[str]:
-        """Return the groups whose part of a block is held."""
-        return self._parts.get(name, {}).keys()
+    def block(self, name: BlockName) -> Block | None:
+        """Return a block that some part is held of."""
+        return self._blocks.get(name)
+
+    def held(self, name: BlockName) -> Mapping[str, RamPart]:
+        """Return the parts that are held of a block, by group."""
+        return self._parts.get(name, {})
 
     def children(self, parent: BlockName) -> list[Block]:
         """Return the held blocks that follow ``parent``, the latest first."""
@@ -83,9 +90,37 @@ class RamShelf:
         """Return the record bytes of a part."""
         return self._tier.get(record_key(*key))
 
-    def put(self, block: Block, group: str, data: bytes, *, content: bytes, tick: float) -> bool:
+    def barred(self, fence: Fence) -> list[PartKey]:
+        """Return the parts that a fence bars: of its name and all that descends from it."""
+        names: Iterable[BlockName] = self._parts
+        if fence.name is not None:
+            names = self._below(fence.name)
+        return [
+            (name, group)
+            for name in names
+            for group, part in self._parts.get(name, {}).items()
+            if part.fence < fence.number
+        ]
+
+    def _below(self, name: bytes) -> set[BlockName]:
+        consumers = (
+            block
+            for block, parts in self._parts.items()
+            if any(name in part.features for part in parts.values())
+        )
+        waiting = [BlockName(name), *consumers]
+        found: set[BlockName] = set()
+        while waiting:
+            at = waiting.pop()
+            if at not in found:
+                found.add(at)
+                waiting += self._children.get(at, {})
+        return found
+
+    def put(self, header: Header, data: bytes, *, tick: float) -> bool:
         """Hold a part that is not held yet; may evict; false if it does not fit (I6)."""
-        assert self.content((block.name, group)) is None, (block.name, group)
+        block, group = header.block, header.group
+        assert self.part((block.name, group)) is None, (block.name, group)
         if not self._make_room(len(data)):
             return False
         nbytes = self._tier.put(record_key(block.name, group), data)
@@ -93,7 +128,7 @@ class RamShelf:
             self._blocks[block.name] = block
             self._children.setdefault(block.parent, {})[block.name] = None
         parts = self._parts.setdefault(block.name, {})
-        parts[group] = RamPart(content, nbytes, tick)
+        parts[group] = RamPart(header.content, nbytes, tick, header.fence, header.features)
         self._used += nbytes
         return True
 

@@ -11,6 +11,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from surefoot.cache.inventory import Inventory
 from surefoot.cache.lifecycle import FileRow, State
+from surefoot.cache.lineage_rows import Aside
 from surefoot.errors import CorruptRecord
 from surefoot.record import (
     HEADER_PREFIX_BYTES,
@@ -81,6 +82,22 @@ def reconcile(
     )
 
 
+def account_aside(quarantine: SsdTier, inventory: Inventory) -> None:
+    """Make the inventory's account of quarantined records what lies there.
+
+    Raises:
+        TierError: the medium or the inventory failed.
+    """
+    found = {
+        key: Aside(key, int(number), nbytes)
+        for key, nbytes in quarantine.list()
+        if (number := key.partition(".")[0]).isdecimal()
+    }
+    known = {one.key: one for one in inventory.lineage.aside()}
+    inventory.lineage.drop_aside(known.keys() - found.keys())
+    inventory.lineage.put_aside(one for key, one in found.items() if known.get(key) != one)
+
+
 @dataclass(frozen=True, slots=True)
 class _Compared(Generic[Key]):
     """Rows that a dead writer left staged, rows without a file, and sizes that differ."""
@@ -121,14 +138,7 @@ def _compare(
 
 
 def _adopt(inventory: Inventory, batch: list[Found], now: float) -> None:
-    inventory.adopt(
-        [
-            (one.block, one.group, one.content, nbytes)
-            for one, nbytes in batch
-            if isinstance(one, Header)
-        ],
-        tick=now,
-    )
+    inventory.adopt([(one, nbytes) for one, nbytes in batch if isinstance(one, Header)], tick=now)
     inventory.features.adopt(
         [(one, nbytes) for one, nbytes in batch if isinstance(one, FeatureHeader)], tick=now
     )

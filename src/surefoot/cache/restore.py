@@ -19,7 +19,14 @@ from surefoot.record import Header, unseal
 from surefoot.state import Group, Part
 
 # When several things went wrong, the receipt names the first of these.
-_GRAVITY = (Miss.CORRUPT, Miss.TIER_ERROR, Miss.DEADLINE, Miss.BUSY, Miss.EVICTED)
+_GRAVITY = (
+    Miss.CORRUPT,
+    Miss.QUARANTINED,
+    Miss.TIER_ERROR,
+    Miss.DEADLINE,
+    Miss.BUSY,
+    Miss.EVICTED,
+)
 
 
 class Absent(CacheFault):
@@ -34,6 +41,10 @@ class Busy(CacheFault):
     """No I/O thread could take the read."""
 
 
+class Barred(CacheFault):
+    """A part is behind a quarantine fence."""
+
+
 class RestoredPart(NamedTuple):
     """A verified part and the block ``[start, end)`` it belongs to; its bytes are views."""
 
@@ -46,7 +57,7 @@ class Loaded(NamedTuple):
     """A part that passed verification, and the record bytes it is a view of."""
 
     part: Part
-    content: bytes
+    header: Header
     data: bytes
 
 
@@ -61,6 +72,7 @@ class Restored:
     sources: Mapping[str, int]  # restored tokens by tier; sums to ``boundary_tokens`` (I11)
     miss_reason: Miss | None
     verified: bool  # something was restored, and every record of it was verified
+    failed: Mapping[tuple[str, int], str]  # what kind of fault kept a part away, likewise
 
 
 @dataclass(slots=True)
@@ -72,14 +84,23 @@ class Outcomes:
 
 
 Fetch = Callable[[Sequence[Load]], Mapping[Load, Loaded | CacheFault]]
+Judge = Callable[[Mapping[Load, Loaded]], Mapping[Load, CacheFault]]
 
 
-def restore(plan: Plan, groups: Sequence[Group], fetch: Fetch) -> tuple[Restored, Outcomes]:
-    """Carry out a plan; ``fetch`` loads parts until the restore's deadline and never raises."""
+def restore(
+    plan: Plan, groups: Sequence[Group], fetch: Fetch, judge: Judge
+) -> tuple[Restored, Outcomes]:
+    """Carry out a plan; ``fetch`` loads parts until the restore's deadline and never raises.
+
+    ``judge`` has the last word, after everything is loaded: it returns the parts that a fence bars.
+    """
     outcomes = Outcomes()
     _load(plan.loads, fetch, outcomes)
     if outcomes.failed:
         _retreat(plan, groups, fetch, outcomes)
+    for load, fault in judge(outcomes.loaded).items():
+        del outcomes.loaded[load]
+        outcomes.failed[load] = fault
     arrived = {(plan.blocks[load.block].name, load.group): load.source for load in outcomes.loaded}
     boundary = stands_at(groups, plan.blocks, arrived.keys(), limit=plan.boundary)
     used = loads_for(groups, plan.blocks, arrived, boundary)
@@ -97,7 +118,7 @@ def verify(data: bytes, block: Block, group: Group) -> Loaded:
     mismatch = group.mismatch(part, block.start, block.end)
     if mismatch:
         raise CorruptRecord(f"block {block.name.hex()}: {mismatch}")
-    return Loaded(part, header.content, data)
+    return Loaded(part, header, data)
 
 
 def _confirm(header: Header, block: Block) -> None:
@@ -132,10 +153,14 @@ def _restored(plan: Plan, boundary: int, used: Sequence[Load], outcomes: Outcome
         boundary=boundary,
         boundary_tokens=blocks[boundary - 1].end if boundary else 0,
         parts=tuple(parts),
-        contents={(load.group, load.block): outcomes.loaded[load].content for load in used},
+        contents={(load.group, load.block): outcomes.loaded[load].header.content for load in used},
         sources=sources(blocks, boundary, used),
         miss_reason=_reason(plan, boundary, outcomes.failed.values()),
         verified=boundary > 0,
+        failed={
+            (load.group, load.block): type(fault).__name__
+            for load, fault in outcomes.failed.items()
+        },
     )
 
 
@@ -172,6 +197,8 @@ def _miss(failure: CacheFault) -> Miss:
             return Miss.CORRUPT
         case TierError():
             return Miss.TIER_ERROR
+        case Barred():
+            return Miss.QUARANTINED
         case Late():
             return Miss.DEADLINE
         case Busy():

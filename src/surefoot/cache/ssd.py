@@ -5,9 +5,9 @@ row. A row without a file is a miss, a file without a row is found at the next o
 the real bytes of the files, staged ones at their length, and never exceed the capacity (I6); room
 is made before a write, down to ``LOW_WATER``, by one process at a time.
 
-Parts and features share the capacity; features have a budget of their own inside it, for which only
-features leave. Where the capacity itself is short, parts leave first, and features only when no
-part is left that may go.
+Parts, features and quarantined records share the capacity. Features have a budget of their own
+inside it, for which only features leave, and quarantine a sixteenth, the oldest leaving first.
+Where the capacity itself is short, parts leave first, then features, then what lies in quarantine.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -16,16 +16,19 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Generic, TypeVar
 
+from surefoot.cache.fences import Fence
 from surefoot.cache.forest import Node, Stored
 from surefoot.cache.inventory import Inventory, Trees
 from surefoot.cache.lifecycle import Holds, PartKey, Verdict
+from surefoot.cache.lineage_rows import Aside
 from surefoot.cache.quota import leavers
 from surefoot.errors import TierError
-from surefoot.identity import Block, FeatureName, ModelName
-from surefoot.record import FeatureHeader, feature_key
+from surefoot.identity import FeatureName, ModelName
+from surefoot.record import FeatureHeader, Header, feature_key
 from surefoot.record import key as record_key
 from surefoot.tiers import Tier
 
+ASIDE_SHARE = 1 / 16  # of the capacity, what quarantined records may take up
 LOW_WATER = 0.95  # an eviction goes down to this, so that one judges the store for many writes
 FILE_SLACK_BYTES = 4096  # a file takes up whole blocks of the disk
 FLUSH_TICKS = 1024
@@ -52,6 +55,8 @@ class Counts:
     feature_evictions: int = 0
     failures: int = 0
     refused: int = 0  # records for which there was no room
+    quarantined_parts: int = 0  # parts that left the tier behind a fence
+    quarantined_features: int = 0
 
 
 class LastUses(Generic[Key]):
@@ -85,6 +90,7 @@ class SsdShelf:
         tier: Tier,
         inventory: Inventory,
         *,
+        quarantine: Tier,
         owner: str,
         quota: Quota,
         holds: Holds,
@@ -93,6 +99,7 @@ class SsdShelf:
         wall_clock: Callable[[], float],
     ) -> None:
         self.tier = tier
+        self.quarantine = quarantine
         self.inventory = inventory
         self.quota = quota
         self.counts = Counts()
@@ -104,9 +111,12 @@ class SsdShelf:
         self._part_uses: LastUses[PartKey] = LastUses(wall_clock())
         self._feature_uses: LastUses[FeatureName] = LastUses(wall_clock())
 
-    def write(self, block: Block, group: str, *, content: bytes, data: bytes, tick: float) -> bool:
-        """Store a part unless it is held; false if it is held with other content, a fault."""
-        key = (block.name, group)
+    def write(self, header: Header, *, data: bytes, tick: float, cover: int) -> bool:
+        """Store a part unless it is held; false if it is held with other content, a fault.
+
+        A part that is held with a number below ``cover`` is barred: it goes aside first.
+        """
+        key = (header.block.name, header.group)
         inventory, owner = self.inventory, self._owner
         try:
             return self._write(
@@ -114,10 +124,11 @@ class SsdShelf:
                 data,
                 make_room=self.make_room,
                 stage=lambda nbytes: inventory.stage(
-                    block, group, owner=owner, nbytes=nbytes, content=content, tick=tick
+                    header, owner=owner, nbytes=nbytes, tick=tick, cover=cover
                 ),
                 publish=lambda nbytes: inventory.publish(key, owner=owner, nbytes=nbytes),
                 drop=lambda: inventory.drop([key]),
+                set_aside=lambda: self.set_aside([key], cover),
             )
         except TierError:
             self.counts.failures += 1
@@ -125,7 +136,9 @@ class SsdShelf:
         finally:
             self._holds.written(key)
 
-    def write_features(self, header: FeatureHeader, *, data: bytes, tick: float) -> bool:
+    def write_features(
+        self, header: FeatureHeader, *, data: bytes, tick: float, cover: int
+    ) -> bool:
         """Store an item's features unless they are held; false as ``write``."""
         rows, name, owner = self.inventory.features, header.name, self._owner
         try:
@@ -133,13 +146,50 @@ class SsdShelf:
                 feature_key(name),
                 data,
                 make_room=self.make_feature_room,
-                stage=lambda nbytes: rows.stage(header, owner=owner, nbytes=nbytes, tick=tick),
+                stage=lambda nbytes: rows.stage(
+                    header, owner=owner, nbytes=nbytes, tick=tick, cover=cover
+                ),
                 publish=lambda nbytes: rows.publish(name, owner=owner, nbytes=nbytes),
                 drop=lambda: rows.drop([name]),
+                set_aside=lambda: self.set_features_aside([name], cover),
             )
         except TierError:
             self.counts.failures += 1
             return True
+
+    def set_aside(self, keys: Iterable[PartKey], number: int, *, keep: bool = True) -> None:
+        """Move parts behind a fence to quarantine, or delete what finds no room there (I8).
+
+        Without ``keep`` all of them are deleted.
+        """
+        listed = list(keys)
+        for key in listed if keep else ():
+            self._file_aside(record_key(*key), number)
+        self.counts.quarantined_parts += len(listed)
+        self.remove(listed)
+
+    def set_features_aside(
+        self, names: Iterable[FeatureName], number: int, *, keep: bool = True
+    ) -> None:
+        """Move features behind a fence to quarantine, likewise."""
+        listed = list(names)
+        for name in listed if keep else ():
+            self._file_aside(feature_key(name), number)
+        self.counts.quarantined_features += len(listed)
+        self.remove_features(listed)
+
+    def barred(self, fence: Fence) -> tuple[list[PartKey], list[FeatureName]]:
+        """Return what the inventory knows that a fence bars: its name and all descendants.
+
+        Raises:
+            TierError: the inventory failed.
+        """
+        rows, number = self.inventory.lineage, fence.number
+        if fence.name is None:
+            return rows.parts_before(number), rows.features_before(number)
+        held = self.inventory.features.held([FeatureName(fence.name)])
+        features = [name for name, one in held.items() if one.fence < number]
+        return rows.parts_below(fence.name, number), features
 
     def remove(self, keys: Iterable[PartKey]) -> None:
         """Delete parts that ``Holds`` says are leaving: file first, then row."""
@@ -176,7 +226,7 @@ class SsdShelf:
         if nbytes > self.quota.capacity:
             return False
         with self._evicting():
-            for evict in (self.evict, self.evict_features):
+            for evict in (self.evict, self.evict_features, self.empty_quarantine):
                 over = self._over(nbytes)  # another process may just have made room
                 if over > 0:
                     evict(over + _slack(self.quota.capacity))
@@ -248,6 +298,22 @@ class SsdShelf:
         self.counts.feature_evictions += len(victims)
         self.remove_features(victims)
 
+    def empty_quarantine(self, free: float) -> None:
+        """Delete quarantined records, the oldest fence's first, until ``free`` bytes are freed.
+
+        Raises:
+            TierError: the inventory failed.
+        """
+        victims = []
+        for one in self.inventory.lineage.aside():
+            if free <= 0:
+                break
+            victims.append(one.key)
+            free -= one.nbytes
+        for key in victims:
+            self._delete_file(key, self.quarantine)
+        self.inventory.lineage.drop_aside(victims)
+
     def touch(self, keys: Iterable[PartKey], tick: float) -> bool:
         """Note that parts were used; true when it is time to ``save_ticks``."""
         return self._part_uses.note(keys, tick)
@@ -260,6 +326,13 @@ class SsdShelf:
         """Enter the gathered last-used times, if the inventory can take them."""
         try:
             self.flush()
+        except TierError:
+            self.counts.failures += 1
+
+    def set_exactness(self, model: ModelName, exact: str) -> None:
+        """Remember how exact a model's engine is, if the inventory can take it."""
+        try:
+            self.inventory.set_exactness(model, exact)
         except TierError:
             self.counts.failures += 1
 
@@ -285,12 +358,16 @@ class SsdShelf:
         stage: Callable[[int], Verdict],
         publish: Callable[[int], bool],
         drop: Callable[[], None],
+        set_aside: Callable[[], None],
     ) -> bool:
         estimate = len(data) + FILE_SLACK_BYTES
         if not make_room(estimate):
             self.counts.refused += 1
             return True
         verdict = stage(estimate)
+        if verdict is Verdict.BARRED:
+            set_aside()
+            verdict = stage(estimate)
         if verdict is not Verdict.STAGED:
             return verdict is Verdict.HELD
         try:
@@ -306,10 +383,20 @@ class SsdShelf:
         return True
 
     def _over(self, nbytes: int) -> int:
-        used = self.inventory.used()[0] + self.inventory.features.used()[0]
+        used = self.used()
         over_quota = used + nbytes - self.quota.capacity
         under_floor = self.quota.free_floor + nbytes - self.quota.free_bytes()
         return max(over_quota, under_floor)
+
+    def used(self) -> int:
+        """Return the bytes of everything that counts in the quota (I6).
+
+        Raises:
+            TierError: the inventory failed.
+        """
+        inventory = self.inventory
+        parts, features = inventory.used()[0], inventory.features.used()[0]
+        return parts + features + inventory.lineage.aside_used()[0]
 
     def _features_over(self, nbytes: int) -> int:
         return self.inventory.features.used()[0] + nbytes - self.quota.feature_capacity
@@ -317,14 +404,35 @@ class SsdShelf:
     def _plant_pending(self, trees: Trees) -> None:
         # A part still in the queue counts as held, or what it will make restorable looks dead.
         now = self._wall_clock()
-        for (name, group), (block, _) in self._holds.pending().items():
+        for (name, group), header in self._holds.pending().items():
+            block = header.block
             nodes = trees.setdefault(block.model, {})
             node = nodes.setdefault(name, Node(block.parent, block.start, block.end))
             node.parts.setdefault(group, Stored(0, now, fast=True))
 
-    def _delete_file(self, key: str) -> None:
+    def _file_aside(self, key: str, number: int) -> None:
+        # A copy and not a rename: quarantine may be another tier, and takes little of what falls.
+        aside_key = f"{number:010d}.{key}"
         try:
-            self.tier.delete(key)
+            data = self.tier.get(key)
+            if data is not None and self._room_aside(len(data) + FILE_SLACK_BYTES):
+                nbytes = self.quarantine.put(aside_key, data)
+                self.inventory.lineage.put_aside([Aside(aside_key, number, nbytes)])
+        except TierError:
+            self.counts.failures += 1  # what cannot be kept is deleted all the same
+
+    def _room_aside(self, nbytes: int) -> bool:
+        most = int(self.quota.capacity * ASIDE_SHARE)
+        if nbytes > most or self.quota.free_bytes() - nbytes < self.quota.free_floor:
+            return False
+        over = self.inventory.lineage.aside_used()[0] + nbytes - most
+        if over > 0:
+            self.empty_quarantine(over)
+        return self.used() + nbytes <= self.quota.capacity
+
+    def _delete_file(self, key: str, tier: Tier | None = None) -> None:
+        try:
+            (tier or self.tier).delete(key)
         except TierError:
             self.counts.failures += 1
 

@@ -334,6 +334,8 @@ class Bench:
         self._writers += 1
         return self._writers.to_bytes(count, "big")
 
-    def _tier(self, records: Path, writer: str) -> FaultyTier:
-        self.tiers.append(FaultyTier(records, writer))
+    def _tier(self, folder: Path, writer: str) -> SsdTier:
+        if folder.name != "records":
+            return SsdTier(folder, RealDisk(), writer)  # fences, and what they bar
+        self.tiers.append(FaultyTier(folder, writer))
         return self.tier
