@@ -100,6 +100,7 @@ class Receipt:
     diverged_at_token: int | None = None
     miss_reason: Miss | None = None
     exact: str = "bitwise"
+    suspect: bool = False  # what the turn stood on was quarantined after its first token
     verified: bool | None = None
     decode: str = "alone"
     media: tuple[Media, ...] = ()
@@ -137,6 +138,7 @@ class Receipt:
             "diverged_at_token": self.diverged_at_token,
             "miss_reason": self.miss_reason.value if self.miss_reason else None,
             "exact": self.exact,
+            "suspect": self.suspect,
             "verified": self.verified,
             "decode": self.decode,
             "media": [one.to_json() for one in self.media],

@@ -26,6 +26,7 @@ SIZE_UNITS = {
 
 
 Value = TypeVar("Value", int, float, str)
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,11 @@ MAX_IMAGES = Setting(32, "most images of one request")
 IMAGE_BYTES = Setting("20MiB", "most bytes of one image file, however few pixels it holds")
 IMAGE_PIXELS = Setting(40_000_000, "most pixels of one image, however few bytes packed them")
 FREE_FLOOR = Setting("1GiB", "free disk space the store never eats into")
+WRITE_BUDGET = Setting(
+    "16GiB",
+    "most bytes written to the store an hour, then RAM only; a 1 TB drive rated for 600 TB takes "
+    "that for four years; 0: no limit",
+)
 BLOCK_TOKENS = Setting(
     256,
     "tokens per block: the unit of naming, prefilling and restoring; default: the model's own, "
@@ -59,8 +65,26 @@ BLOCK_TOKENS = Setting(
 )
 THREADS = Setting(2, "threads of one forward pass; fixed, since their number changes bits")
 RUNNING = Setting(8, "turns that run at once; each holds its own state in memory")
+LIVE_BYTES = Setting(
+    "4GiB",
+    "most bytes of state that running turns hold, each counted as large as it may grow; a turn "
+    "for which there is no room waits, and one alone always runs",
+)
 QUEUED = Setting(64, "requests that may wait before the server answers 503")
+CLIENT_REQUESTS = Setting(
+    32,
+    "requests that one API key, or one address where there are no keys, may have at work or "
+    "waiting; above it the server answers 429, and two such clients leave others places to queue",
+)
+STALL_S = Setting(
+    20.0,
+    "seconds that a client may keep the server waiting: for a request's head, for more of a body, "
+    "for an answer to be read; a whole body may take six times as long",
+)
 IDLE = Setting(16, "conversations whose next prefix may wait to be computed; 0 turns it off")
+AUDIT_SHARE = Setting(
+    0.01, "tokens audited while idle, for each that prompts had: 1 in 100 by default; 0 for none"
+)
 RESTORE_FLOOR_S = Setting(1.0, "seconds a restore may always take; above it, as long as computing")
 IO_THREADS = Setting(4, "threads that read, verify and write records")
 QUEUE_BYTES = Setting("512MiB", "most bytes of records waiting to be written; above it RAM only")
@@ -84,6 +108,17 @@ def parse_bytes(text: str, *, flag: str, least: int = 0) -> int:
     return at_least(least, int(float(match[1]) * unit), flag=flag)
 
 
+def share(value: float, *, flag: str) -> float:
+    """Return ``value``.
+
+    Raises:
+        SetupError: it is not from 0 to 1.
+    """
+    if not 0 <= value <= 1:
+        raise SetupError(f"{flag} {value} is not a share: it must be from 0 to 1")
+    return value
+
+
 def parse_store(text: str, *, default: Path) -> Path | None:
     """Return the store's folder; None for ``off``."""
     if text == "off":
@@ -102,7 +137,7 @@ def one_of(words: Sequence[str], text: str, *, flag: str) -> str:
     return text
 
 
-def at_least(least: int, value: int, *, flag: str) -> int:
+def at_least(least: Number, value: Number, *, flag: str) -> Number:
     """Return ``value``.
 
     Raises:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from surefoot.identity import Buffer
-from surefoot.laws import Law
+from surefoot.laws import Law, PooledRows, SlidingWindow, TokenRows
 
 DTYPE_BYTES = {
     "bfloat16": 2,
@@ -26,6 +26,7 @@ DTYPE_BYTES = {
     "uint8": 1,
 }
 ROWS = -1  # the axis of a schema's shape that counts the law's rows
+STEP_ROWS = 1024  # a live buffer of token rows has a multiple of this many
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,24 @@ class Group:
 
     def part_bytes(self, start: int, end: int) -> int:
         """Return the bytes of this group's part of the block ``[start, end)``."""
-        rows = self.law.rows(start, end)
+        return self._bytes_of(self.law.rows(start, end))
+
+    def live_bytes(self, tokens: int, block_tokens: int) -> int:
+        """Return the bytes that a sequence of ``tokens`` tokens may hold of this group.
+
+        Token rows lie in buffers with room to grow, so a short sequence holds more than its rows; a
+        window is a view of what it was and of the last block; a row that is not pooled yet counts.
+        """
+        law = self.law
+        if isinstance(law, TokenRows):
+            return self._bytes_of(buffer_rows(tokens, STEP_ROWS))
+        if isinstance(law, SlidingWindow):
+            return self._bytes_of(min(tokens, law.keep + block_tokens))
+        if isinstance(law, PooledRows):
+            return self._bytes_of(-(-tokens // law.stride))
+        return self.part_bytes(0, tokens)
+
+    def _bytes_of(self, rows: int) -> int:
         return sum(prod(one.shape_for(rows)) * DTYPE_BYTES[one.dtype] for one in self.schema)
 
     def mismatch(self, part: Part, start: int, end: int) -> str | None:
@@ -126,6 +144,19 @@ class FeatureSchema:
         if found != expected:
             return f"components {found} where {expected} belong"
         return None
+
+
+def buffer_rows(rows: int, step: int) -> int:
+    """Return how many rows a buffer that must hold ``rows`` is given: steps, growing by half."""
+    room = step
+    while room < rows:
+        room = -(-room * 3 // 2 // step) * step
+    return room
+
+
+def state_bytes(groups: Iterable[Group], tokens: int, block_tokens: int) -> int:
+    """Return the bytes of state that one live sequence of ``tokens`` tokens may hold."""
+    return sum(group.live_bytes(tokens, block_tokens) for group in groups)
 
 
 def by_name(groups: Iterable[Group]) -> dict[str, Group]:

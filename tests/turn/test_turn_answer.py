@@ -11,7 +11,7 @@ from surefoot.errors import RequestError
 from surefoot.receipt import Finish, Kind, Miss
 from surefoot.testing.fake_chat import FakeChat
 from surefoot.testing.fake_engine import GROUPS, FakeEngine
-from surefoot.turn import CacheMode, Delta, Done, Ledger, Serving, TurnRequest, idle, turn
+from surefoot.turn import CacheMode, Delta, Done, Ledger, Needs, Serving, TurnRequest, idle, turn
 
 C = 4
 
@@ -162,6 +162,8 @@ def test_a_turn_closed_at_any_unit_seals_a_receipt_and_keeps_its_blocks(place, u
     )
     ledger = Ledger(request, place.serving, 0.0)
     steps = turn(ledger)
+    assert next(steps) == Needs.of(place.engine, len(tokens) + 9)
+    assert place.engine.open_runs == 0
     for _ in range(units):
         next(steps)
     steps.close()
@@ -227,7 +229,7 @@ def chat(*contents):
 
 def run_idle(place, request, answer):
     ledger = Ledger(request, place.serving, place.clock(), kind=Kind.IDLE)
-    return [one for one in idle(ledger, answer) if one is not None]
+    return [one for one in idle(ledger, answer) if isinstance(one, Done)]
 
 
 def test_idle_work_stores_the_next_turns_prefix_and_no_more(place):

@@ -18,29 +18,29 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import RLock
+from functools import partial
 from typing import Any
 
 from surefoot.cache import policy
 from surefoot.cache.audit import AUDIT_COUNTERS, Auditor
 from surefoot.cache.committing import Committer, Stamp
-from surefoot.cache.courier import Job, Lanes, Outage
+from surefoot.cache.courier import Job
 from surefoot.cache.entry import Entry, part_entry
-from surefoot.cache.feature_ram import FeatureRam
+from surefoot.cache.evidence import Evidence
 from surefoot.cache.features import FEATURE_COUNTERS, FeatureCache
 from surefoot.cache.fences import Fence, Fences, Reason
 from surefoot.cache.figures import Figures
-from surefoot.cache.lifecycle import Holds, PartKey
+from surefoot.cache.journal import Journal
+from surefoot.cache.lifecycle import PartKey
 from surefoot.cache.loading import Loader
 from surefoot.cache.planner import Load, Plan, Source, Stored, make_plan
 from surefoot.cache.quarantine import Quarantine
-from surefoot.cache.ram import RamShelf
 from surefoot.cache.restore import Absent, Barred, Loaded, Restored, restore
-from surefoot.cache.ssd import SsdShelf
+from surefoot.cache.shelves import Shelves
 from surefoot.errors import CacheFault, CorruptRecord, TierError
-from surefoot.identity import Block, BlockName, FeatureName, ModelName
+from surefoot.identity import Block, BlockName, FeatureName, KeyId, ModelName, salt_tag
 from surefoot.prompt import MediaItem
-from surefoot.receipt import Miss
+from surefoot.receipt import Miss, Receipt
 from surefoot.record import Header
 from surefoot.state import Features, FeatureSchema, Group, Part, by_name
 
@@ -65,7 +65,8 @@ _COUNTERS = (
 class _Turn:
     """What a running turn holds in hand, and the last fence that its records may know."""
 
-    pinned: list[PartKey]
+    planned: list[PartKey]
+    committed: list[PartKey]
     fence: int
 
 
@@ -78,97 +79,43 @@ class Cache:
         model: ModelName,
         groups: tuple[Group, ...],
         feature_schema: FeatureSchema | None,
-        ram: RamShelf,
-        feature_ram: FeatureRam,
-        ssd: SsdShelf | None,
-        holds: Holds,
+        shelves: Shelves,
         fences: Fences,
-        lanes: Lanes,
-        clock: Callable[[], float],
-        wall_clock: Callable[[], float],
+        journal: Journal | None,
         secret: bytes,
+        on_fence: Callable[[Fence], None],
         on_close: Callable[[], None],
     ) -> None:
         self.model = model
         self.groups = groups
         self.secret = secret
         self._by_name = by_name(groups)
-        self._ram = ram
-        self._ssd = ssd
-        self._holds = holds
-        self._lanes = lanes
-        self._outage = Outage(lanes.reads, clock)
-        self._clock = clock
-        self._wall_clock = wall_clock
+        self._ram = shelves.ram
+        self._ssd = shelves.ssd
+        self._holds = shelves.holds
+        self._lanes = shelves.lanes
+        self._outage = shelves.outage
+        self._lock = shelves.lock
+        self._clock = shelves.clock
+        self._wall_clock = shelves.wall_clock
         self._on_close = on_close
-        self._lock = RLock()
         self._turns: dict[Plan, _Turn] = {}
         self._counts: Counter[str] = Counter()
         self._seen: dict[BlockName, None] = {}  # in order of first sight
+        self._roots: set[BlockName] = set()  # whose tenants are noted
         self._fences = fences
-        self._quarantine = Quarantine(
-            fences,
-            ram=ram,
-            feature_ram=feature_ram,
-            ssd=ssd,
-            holds=holds,
-            lanes=lanes,
-            lock=self._lock,
-            clock=clock,
-        )
-        self._features = FeatureCache(
-            model=model,
-            schema=feature_schema,
-            ram=feature_ram,
-            ssd=ssd,
-            lanes=lanes,
-            outage=self._outage,
-            quarantine=self._quarantine,
-            lock=self._lock,
-            clock=clock,
-            wall_clock=wall_clock,
-        )
-        self._committer = Committer(
-            ram=ram,
-            ssd=ssd,
-            holds=holds,
-            writes=lanes.writes,
-            quarantine=self._quarantine,
-            counts=self._counts,
-            lock=self._lock,
-        )
-        self._loader = Loader(
-            self._by_name,
-            ram=ram,
-            ssd=ssd,
-            holds=holds,
-            reads=lanes.reads,
-            outage=self._outage,
-            lock=self._lock,
-            clock=clock,
-        )
+        self._journal = journal
+        self._quarantine = Quarantine(fences, shelves, standing=self._standing, on_raised=on_fence)
+        self._features = FeatureCache(model, feature_schema, shelves, self._quarantine)
+        self._committer = Committer(shelves, self._quarantine, self._counts)
+        self._loader = Loader(self._by_name, shelves)
+        self._figures = Figures(shelves, self._features, self._quarantine)
         self.auditor = Auditor(
             model=model,
             groups=self._by_name,
             feature_schema=feature_schema,
-            ram=ram,
-            feature_ram=feature_ram,
-            ssd=ssd,
+            shelves=shelves,
             quarantine=self._quarantine,
-            lanes=lanes,
-            outage=self._outage,
-            lock=self._lock,
-            clock=clock,
-            wall_clock=wall_clock,
-        )
-        self._figures = Figures(
-            ram=ram,
-            features=self._features,
-            ssd=ssd,
-            quarantine=self._quarantine,
-            lanes=lanes,
-            outage=self._outage,
-            lock=self._lock,
         )
         self._exact = self._remembered_exactness()
 
@@ -223,13 +170,14 @@ class Cache:
         """Hold the plan's parts, and what the turn commits, until the turn ends (I7)."""
         with self._lock:
             assert plan not in self._turns, "a plan is one turn's"
-            self._turns[plan] = _Turn(list(plan.keys), plan.fence)
+            self._turns[plan] = _Turn(list(plan.keys), [], plan.fence)
             self._holds.pin(plan.keys)
         try:
             yield plan
         finally:
             with self._lock:
-                self._quarantine.drop(self._holds.unpin(self._turns.pop(plan).pinned))
+                turn = self._turns.pop(plan)
+                self._quarantine.drop(self._holds.unpin(turn.planned + turn.committed))
 
     def restore(self, plan: Plan, *, deadline_s: float) -> Restored:
         """Load and verify what the plan names, for at most ``deadline_s``; blocks the caller.
@@ -251,11 +199,13 @@ class Cache:
 
         restored, outcomes = restore(plan, self.groups, fetch, judge)
         with self._lock:
+            used = [(plan.blocks[i].name, group) for group, i in restored.contents]
+            self._let_go_of_the_rest(plan, used)
             self._blame(plan, outcomes.failed, borrowed)
             self._promote(plan, outcomes.loaded)
-            self._used([(plan.blocks[i].name, group) for group, i in restored.contents], plan)
+            self._used(used, plan)
             self._quarantine.drop(self._holds.unpin(borrowed))
-        if any(isinstance(fault, CorruptRecord) for fault in outcomes.failed.values()):
+        if any(isinstance(fault, CorruptRecord | Barred) for fault in outcomes.failed.values()):
             self._advance(plan, restored)
         self._counts["plans"] += 1
         self._counts["hits"] += restored.boundary > 0
@@ -310,18 +260,16 @@ class Cache:
             kept = [one for one in parts if not self._holds.fenced((block.name, one[0].group))]
             # One time for all of a turn: among equals the deepest block leaves first (``forest``).
             tick, wall = (turn.tick, turn.wall) if turn else (self._clock(), self._wall_clock())
-            new, held = self._committer.commit(
+            new = self._committer.commit(
                 [
                     Header(block, part.group, content, tuple(features), number)
                     for part, content in kept
                 ],
                 [part for part, _ in kept],
                 look,
-                Stamp(number, cover, tick, wall),
+                Stamp(cover, tick, wall, partial(self._cover, block, turn, features)),
+                hold=partial(self._hold, turn),
             )
-            if turn is not None and turn in self._turns:
-                self._holds.pin(held)
-                self._turns[turn].pinned += held
         if not new:
             return 0
         self._counts["committed_tokens"] += block.end - block.start
@@ -378,9 +326,36 @@ class Cache:
     def status(self) -> dict[str, Any]:
         """Return figures for ``/v1/cache`` and ``/metrics``; counts only, nothing of a prompt."""
         with self._lock:
-            counts = self._counts + self._features.counters() + self.auditor.counters()
-        shown = self._figures.shown({name: counts[name] for name in _COUNTERS})
+            counters = self._counters()
+        shown = self._figures.shown(counters)
         return {"model": self.model.hex(), "exact": self.exact} | shown
+
+    def note_tenant(self, root: BlockName, *, key: KeyId | None, cache_salt: str | None) -> None:
+        """Remember whose chains begin at a root, so that they can be purged; the first time only.
+
+        Of a ``cache_salt`` a tag is kept that the store's secret is needed for.
+        """
+        ssd = self._ssd
+        if ssd is None or root in self._roots:
+            return
+        self._roots.add(root)
+        tag = None if cache_salt is None else salt_tag(self.secret, cache_salt)
+        self._write_soon(lambda: ssd.note_root(root, key, tag), nbytes=0)
+
+    def remember(self, receipt: Receipt, evidence: Evidence) -> None:
+        """Enter a receipt and what its turn touched into the store's journal, soon."""
+        journal = self._journal
+        if journal is None:
+            return
+        with self._lock:
+            counters = self._counters()
+        at = self._wall_clock()
+
+        def enter() -> None:
+            journal.enter(receipt, evidence, counters=counters, at=at)
+
+        if not self._write_soon(enter, nbytes=evidence.nbytes):
+            journal.dropped += 1
 
     def entries(self) -> Iterator[Entry]:
         """Yield every record this process can see, in no promised order."""
@@ -405,6 +380,8 @@ class Cache:
         self._counts["dropped_writes"] += self._lanes.writes.close()
         if self._ssd:
             self._ssd.save_ticks()
+        if self._journal:
+            self._journal.close()
         self._on_close()
 
     def _remembered_exactness(self) -> str:
@@ -415,6 +392,13 @@ class Cache:
         except TierError:
             self._ssd.counts.failures += 1
             return "bitwise"
+
+    def _counters(self) -> dict[str, int]:
+        counts = self._counts + self._features.counters() + self.auditor.counters()
+        counters = {name: counts[name] for name in _COUNTERS}
+        if self._journal:
+            counters["journal_dropped"] = self._journal.dropped + self._journal.failed
+        return counters
 
     # Planning.
 
@@ -501,18 +485,42 @@ class Cache:
             if isinstance(fault, CorruptRecord | Absent | Barred):
                 self._let_go(key, borrowed)
                 if plan in self._turns:
-                    self._let_go(key, self._turns[plan].pinned)
+                    self._let_go(key, self._turns[plan].committed)
             if isinstance(fault, CorruptRecord):
                 self._counts["corrupt"] += 1
                 self._counts["verification_failures"] += 1
-                self._quarantine.bar(key[0], Reason.CORRUPT, f"group {key[1]}: {fault}")
             elif isinstance(fault, Barred):
                 self._quarantine.drop(self._holds.fence([key]))
             elif isinstance(fault, Absent):
                 self._forget(self._holds.fence([key]))
+        corrupt = {load: one for load, one in failed.items() if isinstance(one, CorruptRecord)}
+        if corrupt:
+            # All others descend from the first block.
+            first = min(corrupt, key=lambda load: load.block)
+            detail = f"group {first.group}: {corrupt[first]}"
+            self._quarantine.bar(plan.blocks[first.block].name, Reason.CORRUPT, detail)
+
+    def _standing(self, fence: Fence) -> list[PartKey]:
+        """Return what running turns hold in hand that descends from a fence's name."""
+        return [
+            key
+            for plan, turn in self._turns.items()
+            if turn.fence < fence.number and fence.name is not None
+            for below in (plan.below(fence.name),)
+            for key in turn.planned + turn.committed
+            if key[0] in below
+        ]
+
+    def _let_go_of_the_rest(self, plan: Plan, used: Sequence[PartKey]) -> None:
+        """Unpin what was planned and not restored: the turn is about to compute it."""
+        turn = self._turns.get(plan)
+        if turn is not None:
+            unused = [key for key in turn.planned if key not in used]
+            turn.planned = [key for key in turn.planned if key in used]
+            self._quarantine.drop(self._holds.unpin(unused))
 
     def _advance(self, plan: Plan, restored: Restored) -> None:
-        """Let the turn that met a bad record commit what it computes in its place.
+        """Let the turn that met a bad or barred record commit what it computes in its place.
 
         It stands below that record, on parts that were judged. So it may know the new fence, unless
         another one fell meanwhile on what it stands on.
@@ -534,9 +542,11 @@ class Cache:
             self._quarantine.drop(self._holds.unpin([key]))
 
     def _promote(self, plan: Plan, loaded: Mapping[Load, Loaded]) -> None:
+        cover = self._fences.covering(plan.blocks, plan.features)
         for load, found in loaded.items():
             key = (plan.blocks[load.block].name, load.group)
-            if load.source is Source.SSD and self._ram.part(key) is None:
+            good = self._fences.good(found.header.fence, cover[load.block])
+            if load.source is Source.SSD and good and self._ram.part(key) is None:
                 self._ram.put(found.header, found.data, tick=plan.tick)
 
     def _used(self, keys: Iterable[PartKey], plan: Plan) -> None:
@@ -555,6 +565,11 @@ class Cache:
         upto = turn.blocks.index(block) + 1
         cover = self._fences.covering(turn.blocks[:upto], turn.features[:upto])[-1]
         return max(cover, *map(self._fences.number_of, features), 0)
+
+    def _hold(self, turn: Plan | None, key: PartKey) -> None:
+        if turn is not None and turn in self._turns:
+            self._holds.pin([key])
+            self._turns[turn].committed.append(key)
 
     def _see(self, name: BlockName) -> None:
         self._seen[name] = None

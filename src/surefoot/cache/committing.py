@@ -5,16 +5,14 @@ difference is a fault, whichever of the two is wrong. The name is quarantined (I
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from threading import RLock
 
-from surefoot.cache.courier import Job, Lane
+from surefoot.cache.courier import Job
 from surefoot.cache.fences import Reason
-from surefoot.cache.lifecycle import Holds, PartKey
+from surefoot.cache.lifecycle import PartKey
 from surefoot.cache.quarantine import Look, Quarantine
-from surefoot.cache.ram import RamShelf
-from surefoot.cache.ssd import SsdShelf
+from surefoot.cache.shelves import Shelves
 from surefoot.identity import Block, BlockName
 from surefoot.record import Header, seal
 from surefoot.state import Part
@@ -24,58 +22,57 @@ from surefoot.state import Part
 class Stamp:
     """When a commit happens, and behind which fences.
 
-    ``number`` is the last fence that the writer knew when it planned; what is held with a number
-    below ``cover`` is barred, and is replaced.
+    What is held with a number below ``cover`` is barred, and is replaced. ``cover_now`` returns it
+    anew: a record may wait long to be written, and be barred itself by then.
     """
 
-    number: int
     cover: int
     tick: float  # monotonic
     wall: float  # seconds since the epoch
+    cover_now: Callable[[], int]
 
 
 class Committer:
     """Puts parts into the tiers; called with the lock held that RAM is under."""
 
-    def __init__(
-        self,
-        *,
-        ram: RamShelf,
-        ssd: SsdShelf | None,
-        holds: Holds,
-        writes: Lane,
-        quarantine: Quarantine,
-        counts: Counter[str],
-        lock: RLock,
-    ) -> None:
-        self._ram = ram
-        self._ssd = ssd
-        self._holds = holds
-        self._writes = writes
+    def __init__(self, shelves: Shelves, quarantine: Quarantine, counts: Counter[str]) -> None:
+        self._ram = shelves.ram
+        self._ssd = shelves.ssd
+        self._holds = shelves.holds
+        self._writes = shelves.lanes.writes
         self._quarantine = quarantine
         self._fences = quarantine.fences
         self._counts = counts
-        self._lock = lock
+        self._lock = shelves.lock
 
     def commit(
-        self, headers: Sequence[Header], parts: Sequence[Part], look: Look, stamp: Stamp
-    ) -> tuple[bool, list[PartKey]]:
-        """Store a block's parts; return whether any is new, and which are held now."""
+        self,
+        headers: Sequence[Header],
+        parts: Sequence[Part],
+        look: Look,
+        stamp: Stamp,
+        *,
+        hold: Callable[[PartKey], None],
+    ) -> bool:
+        """Store a block's parts, each held before the next makes room; return whether any is new.
+
+        ``hold`` is called with each that is stored now.
+        """
         if not headers:
-            return False, []
+            return False
         block = headers[0].block
         stored, durable = self._contents(block.name, look, stamp.cover)
         if any(stored.get(one.group, one.content) != one.content for one in headers):
             self.disagree(block)
-            return False, []
-        new, held = False, []
+            return False
+        new = False
         for header, part in zip(headers, parts, strict=True):
             key = (block.name, header.group)
             added, kept = self._keep(header, part, stamp, durable=header.group in durable)
             new |= added
             if kept:
-                held.append(key)
-        return new, held
+                hold(key)
+        return new
 
     def disagree(self, block: Block) -> None:
         """Keep neither of two results of one computation, nor what descends from them (I8)."""
@@ -149,10 +146,18 @@ class Committer:
         assert ssd is not None
 
         def write() -> None:
-            if self._fences.number_of(block.name) > header.fence:
-                self._holds.written((block.name, header.group))  # quarantined while it waited
-            elif not ssd.write(header, data=data, tick=stamp.wall, cover=stamp.cover):
+            key = (block.name, header.group)
+            self._quarantine.catch_up()
+            cover = stamp.cover_now()
+            if cover > header.fence:
+                self._holds.written(key)  # quarantined while it waited
+                return
+            if not ssd.write(header, data=data, tick=stamp.wall, cover=cover):
                 self.disagree(block)
+            self._quarantine.catch_up()
+            if stamp.cover_now() > header.fence:
+                # Whoever put up the fence meanwhile, to purge it maybe, came too early for it.
+                ssd.set_aside([key], header.fence + 1, keep=False)
 
         self._holds.queue(header)
         if self._writes.submit(Job(write, len(data))):

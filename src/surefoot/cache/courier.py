@@ -15,14 +15,14 @@ from contextlib import suppress
 from threading import Condition, Thread, current_thread
 from typing import Generic, NamedTuple, TypeVar
 
-from surefoot.errors import CacheFault
+from surefoot.errors import CacheFault, TierError
 
 SPARE_THREADS = 4  # replacements for stalled threads, per lane
 WRITE_STALL_S = 30.0  # a write that takes longer is left behind
 DOWN_S = 30.0  # how long a tier with a stalled read is planned around
 JOIN_S = 5.0  # how long closing waits for a job that runs
 
-Result = TypeVar("Result")  # never None
+Result = TypeVar("Result")
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -34,6 +34,7 @@ class Job:
         self.nbytes = nbytes
         self.started_at: float | None = None
         self.left_behind = False
+        self.urgent = False
 
 
 class Lane:
@@ -73,10 +74,11 @@ class Lane:
         with self._changed:
             return self._stalled >= self._threads + SPARE_THREADS
 
-    def submit(self, job: Job) -> bool:
+    def submit(self, job: Job, *, urgent: bool = False) -> bool:
         """Queue a job; false if the queue is full, the lane stuck or closed.
 
         One job is always taken by an empty queue, however large, and one without bytes by a full.
+        Urgent ones run before those that are not, in their own order.
         """
         with self._changed:
             self._raise_bug()
@@ -85,7 +87,11 @@ class Lane:
             full = job.nbytes and waiting and waiting + job.nbytes > self._queue_bytes
             if full or self._closed or self._stalled >= self._threads + SPARE_THREADS:
                 return False
-            self._queue.append(job)
+            if urgent:
+                job.urgent = True
+                self._queue.insert(sum(one.urgent for one in self._queue), job)
+            else:
+                self._queue.append(job)
             self._waiting_bytes += job.nbytes
             self._staff()
             self._changed.notify_all()
@@ -217,10 +223,10 @@ class Batch(Generic[Key, Result]):
         self._lane = lane
         self._clock = clock
         self._arrived = Condition()
-        self._results: dict[Key, Result | CacheFault] = {}
+        self._results: dict[Key, tuple[float, Result | CacheFault]] = {}  # when, and what
         self._jobs: dict[Key, Job] = {}
+        self._bugs: dict[Key, BaseException] = {}
         self._open = True
-        self._broken = False
         self.stalled = 0
 
     def submit(self, key: Key, read: Callable[[], Result]) -> bool:
@@ -235,31 +241,58 @@ class Batch(Generic[Key, Result]):
         return False
 
     def wait(self, deadline: float) -> Mapping[Key, Result | CacheFault]:
-        """Return what arrived by ``deadline``; the rest is dropped or left behind."""
+        """Return what arrived by ``deadline``; the rest is dropped or left behind.
+
+        What a read raised that is no ``CacheFault`` is a bug, and is raised here.
+        """
         with self._arrived:
             # Waiting is in real time; a clock that stands still must not make it endless.
             left_s = max(deadline - self._clock(), 0.0)
             self._arrived.wait_for(self._done, left_s)
             self._open = False
-            late = [job for key, job in self._jobs.items() if key not in self._results]
+            ended = self._results.keys() | self._bugs.keys()
+            late = [job for key, job in self._jobs.items() if key not in ended]
         self.stalled = self._lane.leave_behind(late) if late else 0
-        return self._results
+        for bug in self._bugs.values():
+            raise bug
+        return {key: result for key, (at, result) in self._results.items() if at <= deadline}
 
     def _done(self) -> bool:
-        return self._broken or len(self._results) == len(self._jobs)
+        return bool(self._bugs) or len(self._results) == len(self._jobs)
 
     def _run(self, key: Key, read: Callable[[], Result]) -> None:
-        result: Result | CacheFault | None = None
         try:
-            result = read()
+            result: Result | CacheFault = read()
         except CacheFault as fault:
             result = fault
-        finally:
+        except BaseException as bug:
             with self._arrived:
-                self._broken = self._broken or result is None
-                if self._open and result is not None:
-                    self._results[key] = result
+                if not self._open:
+                    raise  # nobody waits: the lane shows it to whoever asks next
+                self._bugs[key] = bug
                 self._arrived.notify_all()
+            return
+        with self._arrived:
+            if self._open:
+                self._results[key] = (self._clock(), result)
+                self._arrived.notify_all()
+
+
+def ask(
+    lane: Lane, clock: Callable[[], float], run: Callable[[], Result], *, deadline: float
+) -> Result | CacheFault:
+    """Run one question on a lane, and wait until ``deadline`` for the answer; a fault is returned.
+
+    So a thread that must not wait for a medium asks one: the inventory's file lies on a disk that
+    may stall. A late answer goes nowhere, and its thread is left behind, so ``run`` must only read.
+    Never called from a job of the same lane, which would wait for itself.
+    """
+    question: Batch[None, Result] = Batch(lane, clock)
+    if not question.submit(None, run):
+        return TierError("no I/O thread is free")
+    for answer in question.wait(deadline).values():
+        return answer
+    return TierError("the tier did not answer in time")
 
 
 class Outage:

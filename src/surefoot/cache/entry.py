@@ -20,14 +20,16 @@ class Entry(NamedTuple):
     tiers: tuple[str, ...]
     last_used: float | None  # wall clock; None while only RAM has it
     kind: str  # ``part`` or ``features``
+    verdict: str | None = None  # of the last audit of this name
 
 
-def part_entry(row: Row, tiers: tuple[str, ...]) -> Entry:
+def part_entry(row: Row, tiers: tuple[str, ...], verdict: str | None = None) -> Entry:
     """Show a part on SSD."""
-    name = row.name.hex()
-    return Entry(name, row.group, row.start, row.end, row.nbytes, tiers, row.tick, "part")
+    name, used = row.name.hex(), row.tick
+    return Entry(name, row.group, row.start, row.end, row.nbytes, tiers, used, "part", verdict)
 
 
-def feature_entry(row: FeatureRow, tiers: tuple[str, ...]) -> Entry:
+def feature_entry(row: FeatureRow, tiers: tuple[str, ...], verdict: str | None = None) -> Entry:
     """Show features on SSD."""
-    return Entry(row.name.hex(), "", 0, row.tokens, row.nbytes, tiers, row.tick, "features")
+    name, used = row.name.hex(), row.tick
+    return Entry(name, "", 0, row.tokens, row.nbytes, tiers, used, "features", verdict)

@@ -129,6 +129,16 @@ class FeatureRows:
             for header, nbytes in found:
                 _insert(connection, header, FileRow(State.STORED, "", nbytes), tick)
 
+    def seize(self, name: FeatureName, number: int, *, owner: str) -> bool:
+        """Take an item for removal that is stored with a number below ``number``, likewise."""
+        with self._write() as connection:
+            cursor = connection.execute(
+                "UPDATE features SET state = 'staged', owner = ? "
+                "WHERE name = ? AND fence < ? AND state = 'stored'",
+                (owner, name, number),
+            )
+            return cursor.rowcount > 0
+
     def drop(self, names: Iterable[FeatureName]) -> None:
         """Forget items."""
         with self._write() as connection:
@@ -161,8 +171,9 @@ def stored_rows(read: Read, select: str, names: Sequence[bytes]) -> Iterator[lis
 
 def standing(held: Held, state: str, content: bytes, *, cover: int) -> Verdict:
     """Judge a row that stands where a record with this content is to be written."""
-    if held.fence < cover and state == State.STORED:
-        return Verdict.BARRED
+    if held.fence < cover:
+        # Staged, it is another's: somebody moves it aside, or writes what is barred already.
+        return Verdict.BARRED if state == State.STORED else Verdict.HELD
     return Verdict.HELD if held.content == content else Verdict.DIFFERENT
 
 

@@ -10,18 +10,16 @@ and not offered again before it is committed anew (I8). A fault is an item that 
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from threading import RLock
 from typing import Any, NamedTuple
 
-from surefoot.cache.courier import Batch, Job, Lanes, Outage
+from surefoot.cache.courier import Batch, Job
 from surefoot.cache.entry import Entry, feature_entry
-from surefoot.cache.feature_ram import FeatureRam
 from surefoot.cache.feature_rows import Held
 from surefoot.cache.fences import Reason
 from surefoot.cache.planner import Source
 from surefoot.cache.quarantine import Quarantine
 from surefoot.cache.restore import Absent, Barred, Late
-from surefoot.cache.ssd import SsdShelf
+from surefoot.cache.shelves import Shelves
 from surefoot.errors import CacheFault, CorruptRecord, TierError
 from surefoot.identity import FeatureName, ModelName
 from surefoot.prompt import MediaItem
@@ -59,29 +57,22 @@ class FeatureCache:
 
     def __init__(
         self,
-        *,
         model: ModelName,
         schema: FeatureSchema | None,
-        ram: FeatureRam,
-        ssd: SsdShelf | None,
-        lanes: Lanes,
-        outage: Outage,
+        shelves: Shelves,
         quarantine: Quarantine,
-        lock: RLock,
-        clock: Callable[[], float],
-        wall_clock: Callable[[], float],
     ) -> None:
         self.model = model
         self._schema = schema
-        self._ram = ram
-        self._ssd = ssd
-        self._lanes = lanes
-        self._outage = outage
-        self._clock = clock
-        self._wall_clock = wall_clock
+        self._ram = shelves.feature_ram
+        self._ssd = shelves.ssd
+        self._lanes = shelves.lanes
+        self._outage = shelves.outage
+        self._clock = shelves.clock
+        self._wall_clock = shelves.wall_clock
         self._quarantine = quarantine
         self._fences = quarantine.fences
-        self._lock = lock
+        self._lock = shelves.lock
         self._counts: Counter[str] = Counter()
         self._pending: dict[FeatureName, Queued] = {}  # wait to be written, and are held so long
         self._leaving: set[FeatureName] = set()  # gone, and their row is not yet deleted
@@ -332,6 +323,7 @@ class FeatureCache:
         queued = Queued(header, data)
 
         def write() -> None:
+            self._quarantine.catch_up()
             cover = self._fences.number_of(name)
             agreed = header.fence < cover or ssd.write_features(
                 header, data=data, tick=wall, cover=cover
@@ -342,6 +334,10 @@ class FeatureCache:
                     del self._pending[name]
                 if not agreed:
                     self._disagree(name)
+            self._quarantine.catch_up()
+            if self._fences.number_of(name) > header.fence:
+                # Whoever put up the fence meanwhile, to purge it maybe, came too early for it.
+                ssd.set_features_aside([name], header.fence + 1, keep=False)
 
         self._pending[name] = queued
         if self._lanes.writes.submit(Job(write, len(data))):

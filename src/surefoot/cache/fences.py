@@ -14,6 +14,10 @@ are files of their own, one each, written as records are (I3).
 
 A fence whose file cannot be read bars whatever is older than itself: nobody can say any more what
 it named. One that could not be written yet bars its name altogether, in this process.
+
+    fences/00/0000000007.rec   the fence with this number
+    fences/00/0000000000.rec   the floor: bars all that is older than the number in it, so that the
+                               files up to that number may be gone; whoever misses one looks here
 """
 
 import json
@@ -24,12 +28,15 @@ from enum import StrEnum
 from threading import Lock
 from typing import Any
 
+from surefoot.errors import TierError
 from surefoot.identity import NAME_BYTES, Block, FeatureName, settings_digest
 from surefoot.tiers import Tier
 
-FENCES_MOST = 4096  # files kept; beyond that the older half becomes one that bars all before it
+FENCES_MOST = 4096  # files kept; beyond that the floor takes the place of the older half
 UNWRITTEN = 2**62  # the number of a fence that is not durable yet: greater than any record's
 _DIGITS = 10
+FENCE_END = 10**_DIGITS  # no fence has this number, or a greater one
+_FLOOR = "0" * _DIGITS
 
 Features = Sequence[Sequence[FeatureName]]  # by block: the features that it consumed
 
@@ -54,6 +61,11 @@ class Fence:
     reason: Reason
     detail: str
     at: float  # wall clock
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what it bars may lie in quarantine for a while."""
+        return self.reason is not Reason.PURGED
 
 
 class Fences:
@@ -82,6 +94,7 @@ class Fences:
         self._floor = 0
         self._last = 0
         self._unwritten: dict[bytes, tuple[Reason, str]] = {}
+        self._tried: dict[bytes, Fence] = {}  # whose write was not acknowledged
 
     @property
     def last(self) -> int:
@@ -93,23 +106,28 @@ class Fences:
         with self._lock:
             return [self._known[number] for number in sorted(self._known)]
 
+    def since(self, number: int) -> list[Fence]:
+        """Return the durable fences above ``number``, in order."""
+        return [fence for fence in self.known() if fence.number > number]
+
     def load(self) -> None:
-        """Read every fence of the store, as at open.
+        """Read every fence of the store, as at open; one that the medium keeps to itself is lost.
 
         Raises:
             TierError: the medium failed.
         """
         if self._tier is None:
             return
-        numbers = sorted(
-            int(key) for key, _ in self._tier.list() if key.isdecimal() and len(key) == _DIGITS
-        )
+        keys = {key for key, _ in self._tier.list() if key.isdecimal() and len(key) == _DIGITS}
         before = 0
-        for number in numbers:
+        if _FLOOR in keys and (floor := self._read(_FLOOR)) is not None:
+            self._learn(floor)
+            before = floor.number
+        for number in sorted(int(key) for key in keys - {_FLOOR}):
             if number > before + 1:
                 self._learn(_lost(number - 1))
-            self._learn(self._read(number))
-            before = number
+            self._learn(self._read(_key(number)) or _lost(number))
+            before = max(before, number)
 
     def outlived(self, number: int) -> None:
         """Stand in for fences that are lost: a record of the store names a later one than is here.
@@ -117,17 +135,14 @@ class Fences:
         Raises:
             TierError: the medium failed.
         """
-        assert self._tier is not None
+        assert 0 <= number < FENCE_END, number
         with self._alone():
             self.refresh()
-            # One file for each, so that whoever runs now finds the next; a wild number gets one.
-            first = max(self._last + 1, number - FENCES_MOST)
-            for lost in map(_lost, range(first, number + 1)):
-                self._tier.put(_key(lost.number), _encode(lost))
-                self._learn(lost)
+            if number > self._last:
+                self._raise_floor(number)
 
     def refresh(self) -> list[Fence]:
-        """Read what other processes put up since; one look for a file where there is nothing new.
+        """Read what other processes put up since; two looks for a file if there is nothing new.
 
         Raises:
             TierError: the medium failed, so that nobody knows.
@@ -162,22 +177,25 @@ class Fences:
         Raises:
             TierError: the medium failed; what is barred stays so, and is tried again.
         """
-        with self._lock:
-            waiting = dict(self._unwritten)
-        if self._tier is None or not waiting:
+        if self._tier is None or not self.pending():
             return []
         with self._alone():
             found = self.refresh()
+            with self._lock:
+                waiting = dict(self._unwritten)
             for name, (reason, detail) in waiting.items():
                 # One whose write was never acknowledged may be there all the same.
-                if not any(fence.name == name for fence in found):
+                tried = self._tried.pop(name, None)
+                if tried is None or self._known.get(tried.number) != tried:
                     fence = Fence(self._last + 1, name, reason, detail, self._wall_clock())
+                    self._tried[name] = fence
                     self._tier.put(_key(fence.number), _encode(fence))
                     self._learn(fence)
+                    del self._tried[name]
                     found.append(fence)
                 with self._lock:
                     self._unwritten.pop(name, None)
-            self._retire()
+            found += self._retire()
         return found
 
     def pending(self) -> bool:
@@ -230,12 +248,24 @@ class Fences:
         assert self._tier is not None
         number = self._last + 1
         data = self._tier.get(_key(number))
-        return None if data is None else _decode(number, data)
+        if data is not None:
+            return _decode(data, number) or _lost(number)
+        # Not there yet; or others put up so many that its file is gone.
+        data = self._tier.get(_FLOOR)
+        if data is None:
+            return None
+        floor = _decode(data)
+        if floor is None:
+            raise TierError("the floor of the fences cannot be read")
+        return floor if floor.number > self._last else None
 
-    def _read(self, number: int) -> Fence:
+    def _read(self, key: str) -> Fence | None:
         assert self._tier is not None
-        data = self._tier.get(_key(number))
-        return _lost(number) if data is None else _decode(number, data)
+        try:
+            data = self._tier.get(key)
+        except TierError:
+            return None
+        return None if data is None else _decode(data, None if key == _FLOOR else int(key))
 
     def _learn(self, fence: Fence) -> None:
         with self._lock:
@@ -249,19 +279,26 @@ class Fences:
         else:
             self._numbers[fence.name] = max(self._numbers.get(fence.name, 0), fence.number)
 
-    def _retire(self) -> None:
-        """Keep the number of files bounded: many old fences become one that bars all before it."""
+    def _retire(self) -> list[Fence]:
+        """Keep the number of files bounded: the floor takes the place of the older half."""
         assert self._tier is not None
         if len(self._known) <= FENCES_MOST:
-            return
-        number = self._last - FENCES_MOST // 2
-        fence = _lost(number)
-        self._tier.put(_key(number), _encode(fence))
-        for old in [one for one in self._known if one < number]:
-            self._tier.delete(_key(old))
+            return []
+        floor = self._raise_floor(max(self._last - FENCES_MOST // 2, self._floor))
+        for number in [one for one in self._known if one < floor.number]:
+            self._tier.delete(_key(number))
             with self._lock:
-                del self._known[old]
-        self._learn(fence)
+                retired = self._known.pop(number)
+                if retired.name is not None and self._numbers.get(retired.name) == number:
+                    del self._numbers[retired.name]
+        return [floor]
+
+    def _raise_floor(self, number: int) -> Fence:
+        assert self._tier is not None
+        floor = _lost(number)
+        self._tier.put(_FLOOR, _encode(floor))
+        self._learn(floor)
+        return floor
 
 
 def _key(number: int) -> str:
@@ -285,17 +322,18 @@ def _encode(fence: Fence) -> bytes:
     return json.dumps({"fence": fields, "digest": digest}, sort_keys=True).encode()
 
 
-def _decode(number: int, data: bytes) -> Fence:
+def _decode(data: bytes, number: int | None = None) -> Fence | None:
+    """Return the fence in a file; None if it is damaged, or not the one with this number."""
     try:
         wrapped = json.loads(data)
         fields = wrapped["fence"]
         text = json.dumps(fields, sort_keys=True)
         if settings_digest("fence", text).hex() != wrapped["digest"]:
-            return _lost(number)
+            return None
         name = None if fields["name"] is None else bytes.fromhex(fields["name"])
-        reason = Reason(fields["reason"])
-        whole = (fields["number"] == number, name is None or len(name) == NAME_BYTES)
-        found = Fence(number, name, reason, str(fields["detail"]), float(fields["at"]))
+        reason, detail = Reason(fields["reason"]), str(fields["detail"])
+        found = Fence(int(fields["number"]), name, reason, detail, float(fields["at"]))
     except (ValueError, TypeError, KeyError, RecursionError):
-        return _lost(number)
-    return found if all(whole) else _lost(number)
+        return None
+    named = name is None or len(name) == NAME_BYTES
+    return found if named and number in (None, found.number) else None

@@ -5,14 +5,12 @@ the tier is down.
 """
 
 from collections.abc import Mapping
-from threading import RLock
 from typing import Any, NamedTuple
 
-from surefoot.cache.courier import Lanes, Outage
 from surefoot.cache.features import FeatureCache
 from surefoot.cache.planner import Source
 from surefoot.cache.quarantine import Quarantine
-from surefoot.cache.ram import RamShelf
+from surefoot.cache.shelves import Shelves
 from surefoot.cache.ssd import SsdShelf
 from surefoot.errors import CacheFault
 
@@ -26,26 +24,16 @@ class Used(NamedTuple):
 
 
 class Figures:
-    """Reads the tiers' figures for any thread; ``lock`` is the one that RAM is under."""
+    """Reads the tiers' figures for any thread."""
 
-    def __init__(
-        self,
-        *,
-        ram: RamShelf,
-        features: FeatureCache,
-        ssd: SsdShelf | None,
-        quarantine: Quarantine,
-        lanes: Lanes,
-        outage: Outage,
-        lock: RLock,
-    ) -> None:
-        self._ram = ram
+    def __init__(self, shelves: Shelves, features: FeatureCache, quarantine: Quarantine) -> None:
+        self._ram = shelves.ram
         self._features = features
-        self._ssd = ssd
+        self._ssd = shelves.ssd
         self._quarantine = quarantine
-        self._lanes = lanes
-        self._outage = outage
-        self._lock = lock
+        self._lanes = shelves.lanes
+        self._outage = shelves.outage
+        self._lock = shelves.lock
         self._used = Used()
 
     def shown(self, counts: Mapping[str, int]) -> dict[str, Any]:
@@ -67,6 +55,7 @@ class Figures:
             answered = self._ask(self._ssd)
             tiers[Source.SSD.value] = self._ssd_figures(self._ssd, answered=answered)
             counters["refused_writes"] = self._ssd.counts.refused
+            counters["over_budget_writes"] = self._ssd.counts.over_budget
             counters["quarantined_parts"] = self._ssd.counts.quarantined_parts
             counters["quarantined_features"] = self._ssd.counts.quarantined_features
         nbytes, records = self._used.aside

@@ -111,9 +111,16 @@ class Folder:
 
     @contextmanager
     def evicting(self) -> Iterator[None]:
-        """Keep every other process from evicting meanwhile; waits for one that does."""
-        with _locked(self._owners / "evict"):
-            yield
+        """Keep every other process from evicting meanwhile; waits for one that does.
+
+        Raises:
+            TierError: the lock's file cannot be opened.
+        """
+        try:
+            with _locked(self._owners / "evict"):
+                yield
+        except OSError as error:
+            raise TierError(f"nobody can be kept from evicting: {error}") from error
 
     @contextmanager
     def fencing(self) -> Iterator[None]:
@@ -130,7 +137,10 @@ class Folder:
 
     def free_bytes(self) -> int:
         """Return the bytes that the disk has left for this user."""
-        return shutil.disk_usage(self.records).free
+        for path in (self.records, *self.records.parents):
+            with suppress(FileNotFoundError):  # somebody removed it; what it lay in is still there
+                return shutil.disk_usage(path).free
+        raise AssertionError(self.records)
 
     def close(self, writer: str) -> None:
         """Give up this process's lock and its file."""
@@ -150,7 +160,12 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _lock(path: Path, how: int) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except FileNotFoundError:  # somebody removed the folder while the store is open
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, flags, 0o600)
     try:
         fcntl.flock(descriptor, how)
     except BaseException:

@@ -203,7 +203,7 @@ class Inventory:
             ).fetchone()
             if row is not None:
                 return standing(Held(*row[:2]), row[2], header.content, cover=cover)
-            self._insert(connection, header, FileRow(State.STAGED, owner, nbytes), tick)
+            _insert(connection, [(header, FileRow(State.STAGED, owner, nbytes))], tick)
         return Verdict.STAGED
 
     def publish(self, key: PartKey, *, owner: str, nbytes: int) -> bool:
@@ -218,9 +218,22 @@ class Inventory:
 
     def adopt(self, found: Iterable[tuple[Header, int]], *, tick: float) -> None:
         """Enter records that lie in the tier without a row, with their bytes on disk."""
+        rows = [(header, FileRow(State.STORED, "", nbytes)) for header, nbytes in found]
         with self._write() as connection:
-            for header, nbytes in found:
-                self._insert(connection, header, FileRow(State.STORED, "", nbytes), tick)
+            _insert(connection, rows, tick)
+
+    def seize(self, key: PartKey, number: int, *, owner: str) -> bool:
+        """Take a part for removal that is stored with a number below ``number``; false if none is.
+
+        Taken, it is staged by ``owner``: nobody plans on it or writes there until it is dropped.
+        """
+        with self._write() as connection:
+            cursor = connection.execute(
+                "UPDATE parts SET state = 'staged', owner = ? "
+                "WHERE name = ? AND grp = ? AND fence < ? AND state = 'stored'",
+                (owner, *key, number),
+            )
+            return cursor.rowcount > 0
 
     def drop(self, keys: Iterable[PartKey]) -> None:
         """Forget parts, and blocks that have none left."""
@@ -229,7 +242,7 @@ class Inventory:
             connection.executemany("DELETE FROM parts WHERE name = ? AND grp = ?", listed)
             names = {(name,) for name, _ in listed}
             without = "AND NOT EXISTS (SELECT 1 FROM parts WHERE parts.name = {})"
-            for table, column in (("blocks", "name"), ("consumed", "block"), ("audits", "name")):
+            for table, column in (("blocks", "name"), ("consumed", "block")):
                 connection.executemany(
                     f"DELETE FROM {table} WHERE {column} = ? "
                     + without.format(f"{table}.{column}"),
@@ -301,28 +314,6 @@ class Inventory:
                 raise
             self._writer.commit()
 
-    def _insert(
-        self, connection: sqlite3.Connection, header: Header, file: FileRow, tick: float
-    ) -> None:
-        block = header.block
-        connection.execute(
-            "INSERT OR IGNORE INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (
-                block.name,
-                block.parent,
-                block.model,
-                block.start,
-                block.end,
-                block.ids,
-                json.dumps([(*span[:3], span.media.hex()) for span in block.spans]),
-            ),
-        )
-        connection.execute(
-            "INSERT OR IGNORE INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (block.name, header.group, *file, header.content, tick, header.fence),
-        )
-        enter_consumed(connection, block.name, header.features)
-
 
 def open_inventory(path: Path) -> Inventory:
     """Open the index; a damaged or foreign one is removed, for the caller to rebuild.
@@ -371,10 +362,12 @@ def _prepare(connection: sqlite3.Connection) -> None:
     if verdict != "ok":
         raise sqlite3.DatabaseError(verdict)
     for sums, count, table in (("used", "parts", "parts"), ("features_used", "items", "features")):
-        connection.execute(
+        summed = connection.execute(
             f"UPDATE {sums} SET bytes = (SELECT coalesce(sum(bytes), 0) FROM {table}), "
             f"{count} = (SELECT count(*) FROM {table})"
         )
+        if summed.rowcount != 1:
+            raise sqlite3.DatabaseError(f"{summed.rowcount} rows in {sums}, where one belongs")
 
 
 def _schema(connection: sqlite3.Connection) -> list[Any]:
@@ -387,6 +380,31 @@ def _intended_schema() -> list[Any]:
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(_TABLES)
         return _schema(connection)
+
+
+def _insert(
+    connection: sqlite3.Connection, rows: Sequence[tuple[Header, FileRow]], tick: float
+) -> None:
+    """Enter parts and their blocks, inside a transaction; what is there stays as it is."""
+    connection.executemany(
+        "INSERT OR IGNORE INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [(*header.block[:-1], _spans(header.block)) for header, _ in rows],
+    )
+    connection.executemany(
+        "INSERT OR IGNORE INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (header.block.name, header.group, *file, header.content, tick, header.fence)
+            for header, file in rows
+        ],
+    )
+    for header, _ in rows:
+        enter_consumed(connection, header.block.name, header.features)
+
+
+def _spans(block: Block) -> str:
+    if not block.spans:
+        return "[]"
+    return json.dumps([(*span[:3], span.media.hex()) for span in block.spans])
 
 
 def _block(row: Sequence[Any]) -> Block:

@@ -96,6 +96,13 @@ class LineageRows:
             row[0] for row in self._read("SELECT name FROM features WHERE fence < ?", (number,))
         ]
 
+    def beyond(self, number: int) -> tuple[list[PartKey], list[FeatureName]]:
+        """Return the stored parts and features whose row names a later fence than ``number``."""
+        where = "WHERE fence > ? AND state = 'stored'"
+        parts = self._read(f"SELECT name, grp FROM parts {where}", (number,))
+        features = self._read(f"SELECT name FROM features {where}", (number,))
+        return parts, [row[0] for row in features]
+
     def last_number(self) -> int:
         """Return the greatest number of any record; 0 where there is none."""
         (row,) = self._read(
@@ -134,34 +141,52 @@ class LineageRows:
         with self._write() as connection:
             connection.executemany("DELETE FROM aside WHERE key = ?", [(key,) for key in keys])
 
-    def leaves(self, model: ModelName) -> list[Leaf]:
-        """Return the stored blocks of a model that no stored block follows, in no order."""
+    def leaves(self, model: ModelName, *, after: int, most: int) -> tuple[list[Leaf], int | None]:
+        """Return the last blocks of chains among the next ``most`` stored blocks of a model.
+
+        Also where to go on, which begins at 0; None at the end.
+        """
+        ((last, count),) = self._read(
+            "SELECT max(rowid), count(*) FROM ("
+            "SELECT rowid FROM blocks WHERE model = ? AND rowid > ? ORDER BY rowid LIMIT ?)",
+            (model, after, most),
+        )
+        if not count:
+            return [], None
         rows = self._read(
             "SELECT b.name, b.end, max(p.tick), a.at FROM blocks b "
             "JOIN parts p ON p.name = b.name AND p.state = 'stored' "
             "LEFT JOIN audits a ON a.name = b.name "
-            "WHERE b.model = ? AND NOT EXISTS (SELECT 1 FROM blocks c WHERE c.parent = b.name) "
-            "GROUP BY b.name",
-            (model,),
+            "WHERE b.model = ? AND b.rowid > ? AND b.rowid <= ? "
+            "AND NOT EXISTS (SELECT 1 FROM blocks c WHERE c.parent = b.name) GROUP BY b.rowid",
+            (model, after, last),
         )
-        return [Leaf(*row) for row in rows]
+        return [Leaf(*row) for row in rows], last if count == most else None
 
     def judge(self, verdicts: Mapping[bytes, str], *, at: float) -> None:
         """Enter what audits said of blocks and features; the latest word counts.
 
         A verdict is of the bytes that were compared: it goes when more is written under the name,
-        or when they leave, unless it is that they differed.
+        or when they leave, unless it is that they differed. Of what is not stored there is none,
+        and ``unauditable`` takes nothing back that was said of the same bytes.
         """
         with self._write() as connection:
             connection.executemany(
-                "INSERT OR REPLACE INTO audits VALUES (?, ?, ?)",
-                [(name, verdict, at) for name, verdict in verdicts.items()],
+                "INSERT INTO audits SELECT :name, :verdict, :at "
+                "WHERE :verdict = 'differed' OR EXISTS (SELECT 1 FROM parts WHERE name = :name) "
+                "OR EXISTS (SELECT 1 FROM features WHERE name = :name) "
+                "ON CONFLICT (name) DO UPDATE SET verdict = excluded.verdict, at = excluded.at "
+                "WHERE excluded.verdict != 'unauditable'",
+                [
+                    {"name": name, "verdict": verdict, "at": at}
+                    for name, verdict in verdicts.items()
+                ],
             )
 
-    def verdicts(self) -> dict[BlockName, tuple[str, float]]:
-        """Return the last verdict on each block, and when it was given."""
+    def verdicts(self) -> dict[bytes, tuple[str, float]]:
+        """Return the last verdict on each block or item, and when it was given."""
         rows = self._read("SELECT name, verdict, at FROM audits", ())
-        return {BlockName(name): (verdict, at) for name, verdict, at in rows}
+        return {name: (verdict, at) for name, verdict, at in rows}
 
     def note_root(self, root: BlockName, key: KeyId | None, salt: bytes | None) -> None:
         """Remember whose chains begin at a root, so that they can be purged."""

@@ -5,14 +5,11 @@ part that failed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from threading import RLock
 
-from surefoot.cache.courier import Batch, Lane, Outage
-from surefoot.cache.lifecycle import Holds
+from surefoot.cache.courier import Batch
 from surefoot.cache.planner import Load, Plan, Source
-from surefoot.cache.ram import RamShelf
 from surefoot.cache.restore import Absent, Busy, Late, Loaded, verify
-from surefoot.cache.ssd import SsdShelf
+from surefoot.cache.shelves import Shelves
 from surefoot.errors import CacheFault, CorruptRecord
 from surefoot.identity import Block
 from surefoot.record import key as record_key
@@ -20,28 +17,17 @@ from surefoot.state import Group
 
 
 class Loader:
-    """Loads parts for the engine thread, which waits; ``lock`` is the one that RAM is under."""
+    """Loads parts for the engine thread, which waits."""
 
-    def __init__(
-        self,
-        groups: Mapping[str, Group],
-        *,
-        ram: RamShelf,
-        ssd: SsdShelf | None,
-        holds: Holds,
-        reads: Lane,
-        outage: Outage,
-        lock: RLock,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, groups: Mapping[str, Group], shelves: Shelves) -> None:
         self._groups = groups
-        self._ram = ram
-        self._ssd = ssd
-        self._holds = holds
-        self._reads = reads
-        self._outage = outage
-        self._lock = lock
-        self._clock = clock
+        self._ram = shelves.ram
+        self._ssd = shelves.ssd
+        self._holds = shelves.holds
+        self._reads = shelves.lanes.reads
+        self._outage = shelves.outage
+        self._lock = shelves.lock
+        self._clock = shelves.clock
 
     def fetch(
         self, plan: Plan, loads: Sequence[Load], deadline: float

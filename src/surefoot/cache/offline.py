@@ -105,8 +105,9 @@ def store_entries(path: Path) -> Iterator[Entry]:
     with _opened(path) as store:
         inventory = store.ssd.inventory
         parts, features = list(inventory.rows()), list(inventory.features.rows())
-    yield from (part_entry(row, ("ssd",)) for row in parts)
-    yield from (feature_entry(row, ("ssd",)) for row in features)
+        verdicts = {name: one for name, (one, _) in inventory.lineage.verdicts().items()}
+    yield from (part_entry(row, ("ssd",), verdicts.get(row.name)) for row in parts)
+    yield from (feature_entry(row, ("ssd",), verdicts.get(row.name)) for row in features)
 
 
 def verify_store(
@@ -171,7 +172,6 @@ def purge(
     api_key: str | None,
     cache_salt: str | None,
     every: bool,
-    ssd_bytes: int,
     wall_clock: Clock,
 ) -> Quarantined:
     """Remove what was stored under an API key, a ``cache_salt`` or both; or ``every`` record.
@@ -180,7 +180,7 @@ def purge(
     What cannot be told to be somebody else's goes as well: chains whose root is not on record (the
     index was lost), features that no stored block consumed, and all that lies in quarantine.
     """
-    with _opened(path, ssd_bytes, wall_clock) as store:
+    with _opened(path, 0, wall_clock) as store:
         rows = store.ssd.inventory.lineage
         key = None if api_key is None else key_id(store.secret, api_key)
         salt = None if cache_salt is None else salt_tag(store.secret, cache_salt)

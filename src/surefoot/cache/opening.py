@@ -5,25 +5,30 @@ miss. ``store=None`` touches no file and has no SSD tier.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from threading import RLock
+from typing import Any, NamedTuple
 
 from surefoot.cache.cache import Cache
-from surefoot.cache.courier import Job, Lane, Lanes
+from surefoot.cache.capture import capture_fence
+from surefoot.cache.courier import Job, Lane, Lanes, Outage
 from surefoot.cache.feature_ram import FeatureRam
-from surefoot.cache.fences import Fences
+from surefoot.cache.fences import Fence, Fences
 from surefoot.cache.folder import SECRET_BYTES, Folder, RandomBytes
 from surefoot.cache.inventory import Inventory, open_inventory
+from surefoot.cache.journal import JOURNAL, Journal
 from surefoot.cache.lifecycle import Holds
 from surefoot.cache.quota import encode_laws, laws_of
 from surefoot.cache.ram import RamShelf
 from surefoot.cache.reconcile import account_aside, reconcile
+from surefoot.cache.shelves import Shelves
 from surefoot.cache.ssd import Quota, SsdShelf
-from surefoot.errors import SetupError, TierError
+from surefoot.cache.write_budget import WriteBudget
+from surefoot.errors import SetupError, SurefootError, TierError
 from surefoot.identity import ModelName
 from surefoot.state import FeatureSchema, Group
 from surefoot.tiers.disk import RealDisk
@@ -58,12 +63,14 @@ def open_cache(
     feature_ram_bytes: int,
     feature_ssd_bytes: int,
     free_floor_bytes: int,
+    write_budget: int = 0,
     io_threads: int,
     queue_bytes: int,
     clock: Callable[[], float],
     wall_clock: Callable[[], float],
     random_bytes: RandomBytes = os.urandom,
     make_tier: Callable[[Path, str], SsdTier] = real_tier,
+    described: Mapping[str, Any] | None = None,
 ) -> Cache:
     """Open the cache of one model; closing it gives up its lock and its threads.
 
@@ -77,12 +84,14 @@ def open_cache(
         feature_ram_bytes: what features may take up in RAM, beside ``ram_bytes``.
         feature_ssd_bytes: what features may take up of ``ssd_bytes``.
         free_floor_bytes: what the disk must keep free.
+        write_budget: bytes that this process may write to the store an hour; 0 for no limit.
         io_threads: threads that read; one more writes.
         queue_bytes: record bytes that may wait to be written.
         clock: monotonic seconds.
         wall_clock: seconds since the epoch.
         random_bytes: where the secret and the writer's name come from.
         make_tier: what stores bytes under the folder for this writer.
+        described: how this process was started, for the journal: no paths, no keys.
 
     Raises:
         SetupError: the store folder cannot be used.
@@ -97,9 +106,16 @@ def open_cache(
         opened = _open_store(
             _Membership(Folder(store), writer, model, encode_laws(groups), wall_clock),
             make_tier=make_tier,
-            make_quota=partial(Quota, ssd_bytes, feature_ssd_bytes, free_floor_bytes),
+            make_quota=partial(
+                Quota,
+                ssd_bytes,
+                feature_ssd_bytes,
+                free_floor_bytes,
+                budget=WriteBudget(write_budget, clock),
+            ),
             holds=holds,
             random_bytes=random_bytes,
+            described=described or {},
         )
     if opened.ssd:
         fit = partial(opened.ssd.fit, features=feature_schema is not None)
@@ -108,15 +124,23 @@ def open_cache(
         model=model,
         groups=groups,
         feature_schema=feature_schema,
-        ram=RamShelf(RamTier(), capacity=ram_bytes, laws=laws_of(groups), pinned=holds.pinned_keys),
-        feature_ram=FeatureRam(RamTier(), capacity=feature_ram_bytes),
-        ssd=opened.ssd,
-        holds=holds,
+        shelves=Shelves(
+            ram=RamShelf(
+                RamTier(), capacity=ram_bytes, laws=laws_of(groups), pinned=holds.pinned_keys
+            ),
+            feature_ram=FeatureRam(RamTier(), capacity=feature_ram_bytes),
+            ssd=opened.ssd,
+            holds=holds,
+            lanes=lanes,
+            outage=Outage(lanes.reads, clock),
+            lock=RLock(),
+            clock=clock,
+            wall_clock=wall_clock,
+        ),
         fences=opened.fences,
-        lanes=lanes,
-        clock=clock,
-        wall_clock=wall_clock,
+        journal=opened.journal,
         secret=opened.secret,
+        on_fence=opened.on_fence,
         on_close=opened.close,
     )
 
@@ -161,7 +185,9 @@ def tended_inventory(folder: Folder, tiers: StoreTiers, fences: Fences, *, now: 
     inventory = open_inventory(folder.inventory)
     # A medium that fails now may answer later; until then its parts are misses.
     with suppress(TierError):
-        reconcile(tiers.records, inventory, living=living, now=now)
+        if inventory.lineage.last_number() > fences.last:
+            fences.refresh()  # another process may have put it up just now
+        reconcile(tiers.records, inventory, living=living, last=fences.last, now=now)
         account_aside(tiers.quarantine, inventory)
         last = inventory.lineage.last_number()
         if last > fences.last:
@@ -208,6 +234,8 @@ class _Opened(NamedTuple):
     fences: Fences
     secret: bytes
     close: Callable[[], None]
+    journal: Journal | None = None
+    on_fence: Callable[[Fence], None] = lambda _: None
 
 
 def _open_store(
@@ -217,6 +245,7 @@ def _open_store(
     make_quota: Callable[[Callable[[], int]], Quota],
     holds: Holds,
     random_bytes: RandomBytes,
+    described: Mapping[str, Any],
 ) -> _Opened:
     folder = membership.folder
     folder.create()
@@ -236,7 +265,20 @@ def _open_store(
         wall_clock=membership.wall_clock,
     )
     _set_aside(ssd, fences)
-    return _Opened(ssd, fences, secret, partial(membership.leave, inventory))
+    return _Opened(
+        ssd,
+        fences,
+        secret,
+        partial(membership.leave, inventory),
+        Journal(folder.root / JOURNAL, secret=secret, settings=described),
+        lambda fence: _capture(folder.root, fence, membership.wall_clock()),
+    )
+
+
+def _capture(root: Path, fence: Fence, now: float) -> None:
+    # Evidence is worth a try; the quarantine itself never waits for it, nor fails by it.
+    with suppress(SurefootError, OSError):
+        capture_fence(root, fence.number, now=now)
 
 
 def _set_aside(ssd: SsdShelf, fences: Fences) -> None:
@@ -247,9 +289,9 @@ def _set_aside(ssd: SsdShelf, fences: Fences) -> None:
         for fence in fences.known():
             parts, features = ssd.barred(fence)
             if parts:
-                ssd.set_aside(parts, fence.number)
+                ssd.set_aside(parts, fence.number, keep=fence.keeps)
             if features:
-                ssd.set_features_aside(features, fence.number)
+                ssd.set_features_aside(features, fence.number, keep=fence.keeps)
     except TierError:
         ssd.counts.failures += 1  # the numbers bar them all the same
 

@@ -73,6 +73,17 @@ class Plan:
         """The parts to load."""
         return [(self.blocks[load.block].name, load.group) for load in self.loads]
 
+    def below(self, name: bytes) -> frozenset[BlockName]:
+        """Return the blocks that bear a name, follow a root of it or consumed features of it.
+
+        And all that follow those.
+        """
+        for index, block in enumerate(self.blocks):
+            consumed = self.features[index] if self.features else ()
+            if name in (block.name, *consumed) or (index == 0 and name == block.parent):
+                return frozenset(one.name for one in self.blocks[index:])
+        return frozenset()
+
 
 def make_plan(
     groups: Sequence[Group],

@@ -7,15 +7,15 @@ and with a deadline, so that the engine's never waits for a medium.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from threading import Event, RLock
+from contextlib import suppress
+from threading import Event
 from typing import NamedTuple, TypeVar
 
-from surefoot.cache.courier import Job, Lanes, Outage, ask
-from surefoot.cache.feature_ram import FeatureRam
+from surefoot.cache.courier import Job, Outage, ask
 from surefoot.cache.feature_rows import Held
 from surefoot.cache.fences import UNWRITTEN, Fence, Fences, Reason
-from surefoot.cache.lifecycle import Holds, PartKey
-from surefoot.cache.ram import RamShelf
+from surefoot.cache.lifecycle import PartKey
+from surefoot.cache.shelves import Shelves
 from surefoot.cache.ssd import SsdShelf
 from surefoot.errors import CacheFault, TierError
 from surefoot.identity import BlockName, FeatureName
@@ -40,32 +40,31 @@ _BLIND: Look = Look({}, {}, indexed=False, fenced=False)
 
 
 class Quarantine:
-    """The fences as this process acts on them; ``lock`` is the one that the RAM tiers are under."""
+    """The fences as this process acts on them."""
 
     def __init__(
         self,
         fences: Fences,
+        shelves: Shelves,
         *,
-        ram: RamShelf,
-        feature_ram: FeatureRam,
-        ssd: SsdShelf | None,
-        holds: Holds,
-        lanes: Lanes,
-        lock: RLock,
-        clock: Callable[[], float],
+        standing: Callable[[Fence], list[PartKey]],
+        on_raised: Callable[[Fence], None],
     ) -> None:
         self.fences = fences
         self.raised = 0  # fences that this process put up
-        self.on_raised: Callable[[Fence], None] = _nothing  # runs on the write lane
-        self._ram = ram
-        self._feature_ram = feature_ram
-        self._ssd = ssd
-        self._holds = holds
-        self._lanes = lanes
-        self._lock = lock
-        self._clock = clock
-        self._blind = Outage(lanes.reads, clock)
+        self._standing = standing  # what running turns hold in hand of what a fence bars
+        self._on_raised = on_raised  # runs on the write lane, before bytes move
+        self._ram = shelves.ram
+        self._feature_ram = shelves.feature_ram
+        self._ssd = shelves.ssd
+        self._holds = shelves.holds
+        self._lanes = shelves.lanes
+        self._lock = shelves.lock
+        self._clock = shelves.clock
+        self._blind = Outage(shelves.lanes.reads, shelves.clock)
+        self._behind: dict[PartKey, Fence] = {}  # what bars a part that somebody stands on still
         self._ours: set[bytes] = set()  # names barred here whose fence is not swept yet
+        self._heeded = fences.last  # the last fence that was acted upon here
 
     def look(self, names: Sequence[BlockName] = (), features: Sequence[FeatureName] = ()) -> Look:
         """Return what the store holds of these, after reading the fences that others put up."""
@@ -73,28 +72,29 @@ class Quarantine:
         if ssd is None:
             return _NOTHING
 
-        def read() -> tuple[list[Fence], Look | None]:
-            new = self.fences.refresh()
+        def read() -> Look:
+            self.fences.refresh()
             try:
                 parts = ssd.inventory.held(names) if names else {}
                 items = ssd.inventory.features.held(features) if features else {}
             except TierError:
-                return new, None
-            return new, Look(parts, items, indexed=True, fenced=True)
+                return Look({}, {}, indexed=False, fenced=True)
+            return Look(parts, items, indexed=True, fenced=True)
 
-        answer = self.ask(read)
-        if isinstance(answer, CacheFault):
-            return _BLIND
-        new, found = answer
-        if new:
-            with self._lock:
-                self._apply(new)
+        found = self.ask(read)
+        self._heed()
         if self.fences.pending():
             self._write_soon(self._settle)
-        if found is None:
-            ssd.counts.failures += 1
-            return Look({}, {}, indexed=False, fenced=True)
+        if isinstance(found, CacheFault):
+            return _BLIND
+        ssd.counts.failures += not found.indexed
         return found
+
+    def catch_up(self) -> None:
+        """Heed what other processes put up, on the write lane: before what waited is written."""
+        with suppress(TierError):  # what is written bears its number, and is judged by it
+            self.fences.refresh()
+        self._heed()
 
     def ask(self, question: Callable[[], Answer]) -> Answer | CacheFault:
         """Ask the store something on a reading thread, for ``LOOK_S`` at most."""
@@ -139,6 +139,7 @@ class Quarantine:
         """Let go of parts behind a fence: out of RAM, and aside on SSD; the lock is held."""
         for key in keys:
             self._ram.remove(key)
+        behind = {key: self._behind.pop(key, None) for key in keys}
         ssd = self._ssd
         if not ssd or not keys:
             return
@@ -146,60 +147,78 @@ class Quarantine:
             self._holds.leave(key)
 
         def move() -> None:
-            for key in keys:
-                number = self.fences.number_of(key[0])
-                # One that is not durable yet is swept when it is.
-                ssd.set_aside([key], number if 0 < number < UNWRITTEN else self.fences.last)
+            for key, fence in behind.items():
+                if fence is None:  # its own header says so, whatever the inventory says
+                    ssd.set_aside([key], self.fences.last, below=UNWRITTEN)
+                else:
+                    # What is behind one that is not durable yet is swept when it is.
+                    number = 0 if fence.number == UNWRITTEN else fence.number
+                    ssd.set_aside([key], number, keep=fence.keeps)
 
         # Refused by a lane that is stuck or closed: then they stay barred in this process.
         self._write_soon(move)
 
+    def _heed(self) -> None:
+        """Act on every durable fence that this process knows by now, whoever read it."""
+        if self.fences.last == self._heeded:
+            return
+        with self._lock:
+            new = self.fences.since(self._heeded)
+            self._heeded = max([self._heeded, *(fence.number for fence in new)])
+            self._apply(new)
+
     def _apply(self, fences: Iterable[Fence]) -> None:
         """Act on fences that are new to this process; the lock is held."""
         for fence in fences:
-            for key in self._holds.fence(self._ram.barred(fence)):
+            for key in self._fence(self._ram.barred(fence) + self._standing(fence), fence):
                 self._ram.remove(key)
             for name in self._feature_ram.barred(fence):
                 self._feature_ram.remove(name)
-            if self._ssd and fence.number != UNWRITTEN:
+            # Who put it up moves the bytes; should it die before, whoever opens the store next.
+            if self._ssd and fence.number != UNWRITTEN and fence.name in self._ours:
+                self._ours.discard(fence.name)
                 self._sweep_soon(self._ssd, fence)
 
     def _sweep_soon(self, ssd: SsdShelf, fence: Fence) -> None:
-        ours = fence.name in self._ours
-        if fence.name is not None:
-            self._ours.discard(fence.name)
-
         def sweep() -> None:
-            if ours:
-                self.on_raised(fence)
+            self._on_raised(fence)
             try:
                 parts, features = ssd.barred(fence)
             except TierError:
                 ssd.counts.failures += 1
                 return  # swept at the next open; until then the numbers bar them
-            free = self._holds.fence(parts)
-            for key in free:
-                self._holds.leave(key)
-            ssd.set_aside(free, fence.number)
-            ssd.set_features_aside(features, fence.number)
+            with self._lock:
+                old = [key for key in parts if not self._anew(key, fence.number)]
+                free = self._fence(old, fence)
+                for key in free:
+                    self._holds.leave(key)
+            ssd.set_aside(free, fence.number, keep=fence.keeps)
+            ssd.set_features_aside(features, fence.number, keep=fence.keeps)
 
         self._write_soon(sweep)
+
+    def _fence(self, keys: Sequence[PartKey], fence: Fence) -> list[PartKey]:
+        """Bar parts from new borrowers; return those that nobody stands on."""
+        free = self._holds.fence(keys)
+        self._behind.update(dict.fromkeys(set(keys).difference(free), fence))
+        return free
+
+    def _anew(self, key: PartKey, number: int) -> bool:
+        """Return whether those who pin a part stand on one that was computed since the fence.
+
+        What lies on SSD under its key is moved by the write that replaces it.
+        """
+        part = self._ram.part(key)
+        return part is not None and part.fence >= number and self._holds.pinned(key)
 
     def _settle(self) -> None:
         assert self._ssd is not None
         try:
-            found = self.fences.settle()
+            self.fences.settle()
         except TierError:
             self._ssd.counts.failures += 1
-            return
-        if found:
-            with self._lock:
-                self._apply(found)
+        self._heed()
 
     def _write_soon(self, run: Callable[[], None]) -> bool:
         """Queue work ahead of the records that wait; without a store there is none."""
         return self._ssd is not None and self._lanes.writes.submit(Job(run, 0), urgent=True)
-
-
-def _nothing(fence: Fence) -> None:
-    """Do nothing about a fence that was put up."""

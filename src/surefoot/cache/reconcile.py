@@ -2,13 +2,15 @@
 
 The same three steps serve a crash, a lost or damaged inventory, and a file that somebody removed:
 what a dead writer left staged goes; a row whose file is gone goes; a record without a row is
-adopted from its header. Nothing is served on the strength of this: a restore verifies every record.
+adopted from its header. A row that names a fence which nobody put up says nothing, so its record is
+adopted anew. Nothing is served on the strength of this: a restore verifies every record.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
+from surefoot.cache.fences import FENCE_END
 from surefoot.cache.inventory import Inventory
 from surefoot.cache.lifecycle import FileRow, State
 from surefoot.cache.lineage_rows import Aside
@@ -25,7 +27,7 @@ from surefoot.record import (
 from surefoot.record import key as record_key
 from surefoot.tiers.ssd import SsdTier
 
-_ADOPT_ROWS = 500  # per transaction, so that a running server's writes get in between
+_ADOPT_ROWS = 2_000  # per transaction, so that a running server's writes get in between
 
 Key = TypeVar("Key", bound=Hashable)
 Found: TypeAlias = tuple[Header | FeatureHeader, int]  # with the file's bytes
@@ -42,7 +44,7 @@ class Reconciled:
 
 
 def reconcile(
-    tier: SsdTier, inventory: Inventory, *, living: Collection[str], now: float
+    tier: SsdTier, inventory: Inventory, *, living: Collection[str], last: int, now: float
 ) -> Reconciled:
     """Make the inventory say what the tier holds; unreadable records are deleted.
 
@@ -50,11 +52,16 @@ def reconcile(
         tier: the SSD tier.
         inventory: its index, possibly empty.
         living: the writers that are alive; their staged rows are their own.
+        last: the number of the last fence.
         now: the wall clock, the age of what is adopted.
 
     Raises:
         TierError: the medium or the inventory failed.
     """
+    if inventory.lineage.last_number() > last:
+        wild_parts, wild_features = inventory.lineage.beyond(last)
+        inventory.drop(wild_parts)
+        inventory.features.drop(wild_features)
     parts, features = inventory.parts(), inventory.features.files()
     files = dict(tier.list())
     old_parts = _compare(tier, files, parts, lambda key: record_key(*key), living)
@@ -164,11 +171,12 @@ def _header(tier: SsdTier, key: str) -> Header | FeatureHeader | None:
     prefix = tier.head(key, HEADER_PREFIX_BYTES)
     if prefix is None:
         return None
-    needed = header_bytes(prefix)
-    if needed > len(prefix):
-        prefix = tier.head(key, needed) or b""
+    if len(prefix) == HEADER_PREFIX_BYTES and header_bytes(prefix) > HEADER_PREFIX_BYTES:
+        prefix = tier.head(key, header_bytes(prefix)) or b""
     header = read_header(prefix)
     named = header.name if isinstance(header, FeatureHeader) else (header.block.name, header.group)
     if read_key(key) != named:
         raise CorruptRecord(f"the file {key} holds another record")
+    if header.fence >= FENCE_END:
+        raise CorruptRecord(f"the record {key} names fence {header.fence}, which none can be")
     return header

@@ -12,7 +12,8 @@ Where the capacity itself is short, parts leave first, then features, then what 
 
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -22,8 +23,9 @@ from surefoot.cache.inventory import Inventory, Trees
 from surefoot.cache.lifecycle import Holds, PartKey, Verdict
 from surefoot.cache.lineage_rows import Aside
 from surefoot.cache.quota import leavers
+from surefoot.cache.write_budget import WriteBudget, unlimited
 from surefoot.errors import TierError
-from surefoot.identity import FeatureName, ModelName
+from surefoot.identity import BlockName, FeatureName, KeyId, ModelName
 from surefoot.record import FeatureHeader, Header, feature_key
 from surefoot.record import key as record_key
 from surefoot.tiers import Tier
@@ -45,6 +47,7 @@ class Quota:
     feature_capacity: int  # of the capacity, what features may take up
     free_floor: int
     free_bytes: Callable[[], int]
+    budget: WriteBudget = field(default_factory=unlimited)  # how much may be written an hour
 
 
 @dataclass(slots=True)
@@ -55,6 +58,7 @@ class Counts:
     feature_evictions: int = 0
     failures: int = 0
     refused: int = 0  # records for which there was no room
+    over_budget: int = 0  # records that the write budget left to RAM
     quarantined_parts: int = 0  # parts that left the tier behind a fence
     quarantined_features: int = 0
 
@@ -157,26 +161,47 @@ class SsdShelf:
             self.counts.failures += 1
             return True
 
-    def set_aside(self, keys: Iterable[PartKey], number: int, *, keep: bool = True) -> None:
+    def set_aside(
+        self,
+        keys: Iterable[PartKey],
+        number: int,
+        *,
+        keep: bool = True,
+        below: int | None = None,
+    ) -> None:
         """Move parts behind a fence to quarantine, or delete what finds no room there (I8).
 
-        Without ``keep`` all of them are deleted.
+        Only what is stored with a number below the fence's goes: another process may have computed
+        a part anew meanwhile; ``below`` is another bound. Without ``keep`` all are deleted.
         """
-        listed = list(keys)
-        for key in listed if keep else ():
-            self._file_aside(record_key(*key), number)
-        self.counts.quarantined_parts += len(listed)
-        self.remove(listed)
+        inventory = self.inventory
+        for key in keys:
+            # One at a time, so that whoever computes a part anew is hardly ever in its way.
+            if self._seized(partial(inventory.seize, key, number, owner=self._owner)):
+                if keep:
+                    self._file_aside(record_key(*key), number)
+                self.counts.quarantined_parts += 1
+                self.remove([key])
+            self._holds.gone(key)
 
     def set_features_aside(
         self, names: Iterable[FeatureName], number: int, *, keep: bool = True
     ) -> None:
         """Move features behind a fence to quarantine, likewise."""
-        listed = list(names)
-        for name in listed if keep else ():
-            self._file_aside(feature_key(name), number)
-        self.counts.quarantined_features += len(listed)
-        self.remove_features(listed)
+        rows = self.inventory.features
+        for name in names:
+            if self._seized(partial(rows.seize, name, number, owner=self._owner)):
+                if keep:
+                    self._file_aside(feature_key(name), number)
+                self.counts.quarantined_features += 1
+                self.remove_features([name])
+
+    def _seized(self, seize: Callable[[], bool]) -> bool:
+        try:
+            return seize()
+        except TierError:
+            self.counts.failures += 1
+            return False
 
     def barred(self, fence: Fence) -> tuple[list[PartKey], list[FeatureName]]:
         """Return what the inventory knows that a fence bars: its name and all descendants.
@@ -336,6 +361,13 @@ class SsdShelf:
         except TierError:
             self.counts.failures += 1
 
+    def note_root(self, root: BlockName, key: KeyId | None, salt: bytes | None) -> None:
+        """Remember whose chains begin at a root, if the inventory can take it."""
+        try:
+            self.inventory.lineage.note_root(root, key, salt)
+        except TierError:
+            self.counts.failures += 1
+
     def flush(self) -> None:
         """Enter the gathered last-used times.
 
@@ -361,6 +393,9 @@ class SsdShelf:
         set_aside: Callable[[], None],
     ) -> bool:
         estimate = len(data) + FILE_SLACK_BYTES
+        if not self.quota.budget.allows(estimate):
+            self.counts.over_budget += 1
+            return True
         if not make_room(estimate):
             self.counts.refused += 1
             return True
@@ -371,7 +406,9 @@ class SsdShelf:
         if verdict is not Verdict.STAGED:
             return verdict is Verdict.HELD
         try:
-            published = publish(self.tier.put(key, data))
+            nbytes = self.tier.put(key, data)
+            self.quota.budget.spend(nbytes)
+            published = publish(nbytes)
         except TierError:
             with suppress(TierError):
                 self.tier.delete(key)
@@ -417,6 +454,7 @@ class SsdShelf:
             data = self.tier.get(key)
             if data is not None and self._room_aside(len(data) + FILE_SLACK_BYTES):
                 nbytes = self.quarantine.put(aside_key, data)
+                self.quota.budget.spend(nbytes)
                 self.inventory.lineage.put_aside([Aside(aside_key, number, nbytes)])
         except TierError:
             self.counts.failures += 1  # what cannot be kept is deleted all the same
@@ -424,6 +462,8 @@ class SsdShelf:
     def _room_aside(self, nbytes: int) -> bool:
         most = int(self.quota.capacity * ASIDE_SHARE)
         if nbytes > most or self.quota.free_bytes() - nbytes < self.quota.free_floor:
+            return False
+        if not self.quota.budget.allows(nbytes):
             return False
         over = self.inventory.lineage.aside_used()[0] + nbytes - most
         if over > 0:

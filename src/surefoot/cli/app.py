@@ -55,7 +55,9 @@ KEY_HELP = "a key clients must send; may be repeated"
 ApiKeys = Annotated[list[str] | None, typer.Option(envvar="SUREFOOT_API_KEY", help=KEY_HELP)]
 FeatureRam = Annotated[str, _flag(settings.FEATURE_RAM_BYTES)]
 FeatureSsd = Annotated[str, _flag(settings.FEATURE_SSD_BYTES)]
+ClientRequests = Annotated[int, _flag(settings.CLIENT_REQUESTS)]
 RestoreFloor = Annotated[float, _flag(settings.RESTORE_FLOOR_S)]
+WriteBudget = Annotated[str, _flag(settings.WRITE_BUDGET)]
 
 
 @app.callback(invoke_without_command=True)
@@ -78,6 +80,7 @@ def serve(
     ram_bytes: Annotated[str, _flag(settings.RAM_BYTES)] = settings.RAM_BYTES.default,
     ssd_bytes: Annotated[str, _flag(settings.SSD_BYTES)] = settings.SSD_BYTES.default,
     free_floor: Annotated[str, _flag(settings.FREE_FLOOR)] = settings.FREE_FLOOR.default,
+    write_budget: WriteBudget = settings.WRITE_BUDGET.default,
     feature_ram_bytes: FeatureRam = settings.FEATURE_RAM_BYTES.default,
     feature_ssd_bytes: FeatureSsd = settings.FEATURE_SSD_BYTES.default,
     block_tokens: Annotated[int | None, _flag(settings.BLOCK_TOKENS)] = None,
@@ -87,7 +90,11 @@ def serve(
     api_key: ApiKeys = None,
     running: Annotated[int, _flag(settings.RUNNING)] = settings.RUNNING.default,
     queued: Annotated[int, _flag(settings.QUEUED)] = settings.QUEUED.default,
+    live_bytes: Annotated[str, _flag(settings.LIVE_BYTES)] = settings.LIVE_BYTES.default,
+    client_requests: ClientRequests = settings.CLIENT_REQUESTS.default,
+    stall_s: Annotated[float, _flag(settings.STALL_S)] = settings.STALL_S.default,
     idle: Annotated[int, _flag(settings.IDLE)] = settings.IDLE.default,
+    audit_share: Annotated[float, _flag(settings.AUDIT_SHARE)] = settings.AUDIT_SHARE.default,
     restore_floor_s: RestoreFloor = settings.RESTORE_FLOOR_S.default,
     io_threads: Annotated[int, _flag(settings.IO_THREADS)] = settings.IO_THREADS.default,
     queue_bytes: Annotated[str, _flag(settings.QUEUE_BYTES)] = settings.QUEUE_BYTES.default,
@@ -108,21 +115,24 @@ def serve(
         ram_bytes=settings.parse_bytes(ram_bytes, flag="--ram-bytes"),
         ssd_bytes=ssd,
         free_floor_bytes=settings.parse_bytes(free_floor, flag="--free-floor"),
+        write_budget=settings.parse_bytes(write_budget, flag="--write-budget"),
         feature_ram_bytes=settings.parse_bytes(feature_ram_bytes, flag="--feature-ram-bytes"),
         # Out of the whole store's bytes: a default that is larger than those is no mistake.
         feature_ssd_bytes=min(
             ssd, settings.parse_bytes(feature_ssd_bytes, flag="--feature-ssd-bytes")
         ),
-        block_tokens=None
-        if block_tokens is None
-        else settings.at_least(1, block_tokens, flag="--block-tokens"),
+        block_tokens=_block_tokens(block_tokens),
         threads=settings.at_least(1, threads, flag="--threads"),
         dtype=dtype,
         device=device,
         api_keys=tuple(api_key or ()),
         running=settings.at_least(1, running, flag="--running"),
         queued=settings.at_least(1, queued, flag="--queued"),
+        live_bytes=settings.parse_bytes(live_bytes, flag="--live-bytes"),
+        client_requests=settings.at_least(1, client_requests, flag="--client-requests"),
+        stall_s=settings.at_least(1, stall_s, flag="--stall-s"),
         idle=settings.at_least(0, idle, flag="--idle"),
+        audit_share=settings.share(audit_share, flag="--audit-share"),
         restore_floor_s=restore_floor_s,
         io_threads=settings.at_least(1, io_threads, flag="--io-threads"),
         queue_bytes=settings.parse_bytes(queue_bytes, flag="--queue-bytes"),
@@ -132,6 +142,10 @@ def serve(
         image_pixels=settings.at_least(1, image_pixels, flag="--image-pixels"),
     )
     raise typer.Exit(serve_forever(options))
+
+
+def _block_tokens(given: int | None) -> int | None:
+    return None if given is None else settings.at_least(1, given, flag="--block-tokens")
 
 
 @app.command()

@@ -1,10 +1,8 @@
 """``surefoot cache``: look at a store and tend it; works beside a running server."""
 
 import json
-import sys
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,8 +11,9 @@ from rich.table import Table
 
 from surefoot import settings
 from surefoot.cache import collect, store_entries, store_stats, verify_store
-from surefoot.cli import exits
-from surefoot.cli.folders import cache_folder
+from surefoot.cache.offline import Quarantined, purge, quarantine_in
+from surefoot.cli import audit_command, evidence_commands, exits
+from surefoot.cli.tending import JsonFlag, Progress, QuotaFlag, StoreFlag, ago, size, store_folder
 from surefoot.errors import SetupError
 
 app = typer.Typer(
@@ -24,24 +23,21 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-StoreFlag = Annotated[
-    str, typer.Option("--store", help="folder of the SSD tier; default: in the user's cache")
-]
-JsonFlag = Annotated[bool, typer.Option("--json", help="print JSON")]
-
 
 @app.command()
 def stats(*, store: StoreFlag = "", as_json: JsonFlag = False) -> None:
     """Show how much is stored, and of which models."""
-    found = store_stats(_folder(store))
+    found = store_stats(store_folder(store))
     if as_json:
         print(json.dumps(found, indent=2))
         return
     console = Console()
     console.print(
-        f"{found['store']}: {found['parts']} parts, {_size(found['bytes'])}; features of "
-        f"{found['features']} images, {_size(found['feature_bytes'])}; processes that have "
-        f"it open: {found['open_by']}, free on the disk: {_size(found['free_bytes'])}",
+        f"{found['store']}: {found['parts']} parts, {size(found['bytes'])}; features of "
+        f"{found['features']} images, {size(found['feature_bytes'])}; in quarantine: "
+        f"{found['quarantined_records']} records, {size(found['quarantined_bytes'])}, behind "
+        f"{found['fences']} fences; processes that have it open: {found['open_by']}, free on "
+        f"the disk: {size(found['free_bytes'])}",
         highlight=False,
         soft_wrap=True,
     )
@@ -50,10 +46,10 @@ def stats(*, store: StoreFlag = "", as_json: JsonFlag = False) -> None:
         table.add_row(
             model[:16],
             str(one["parts"]),
-            _size(one["bytes"]),
+            size(one["bytes"]),
             str(one["features"]),
-            _size(one["feature_bytes"]),
-            _ago(one["last_open"]),
+            size(one["feature_bytes"]),
+            ago(one["last_open"]),
         )
     console.print(table)
 
@@ -61,12 +57,12 @@ def stats(*, store: StoreFlag = "", as_json: JsonFlag = False) -> None:
 @app.command()
 def ls(*, store: StoreFlag = "", as_json: JsonFlag = False) -> None:
     """List every stored part by name; no prompt text, no tokens."""
-    entries = store_entries(_folder(store))
+    entries = store_entries(store_folder(store))
     if as_json:
         for entry in entries:
             print(json.dumps(entry._asdict()))
         return
-    table = Table("name", "kind", "group", "tokens", "bytes", "last used")
+    table = Table("name", "kind", "group", "tokens", "bytes", "last used", "audit")
     for entry in entries:
         span = f"{entry.start}-{entry.end}"
         table.add_row(
@@ -74,22 +70,33 @@ def ls(*, store: StoreFlag = "", as_json: JsonFlag = False) -> None:
             entry.kind,
             entry.group,
             span,
-            _size(entry.nbytes),
-            _ago(entry.last_used),
+            size(entry.nbytes),
+            ago(entry.last_used),
+            entry.verdict or "-",
         )
     Console().print(table)
 
 
 @app.command()
-def verify(*, store: StoreFlag = "", as_json: JsonFlag = False) -> None:
-    """Read every record, check every byte, delete what is not what was sealed."""
-    found = verify_store(_folder(store), _Progress("verified"))
+def verify(
+    *,
+    store: StoreFlag = "",
+    ssd_bytes: QuotaFlag = settings.SSD_BYTES.default,
+    as_json: JsonFlag = False,
+) -> None:
+    """Read every record, check every byte, quarantine what is not what was sealed."""
+    found = verify_store(
+        store_folder(store),
+        Progress("verified"),
+        ssd_bytes=settings.parse_bytes(ssd_bytes, flag="--ssd-bytes"),
+        wall_clock=time.time,
+    )
     if as_json:
         print(json.dumps(asdict(found)))
     else:
         print(
-            f"{found.verified} of {found.records} records verified ({_size(found.nbytes)}), "
-            f"{found.corrupt} corrupt and deleted, {found.failed} unreadable"
+            f"{found.verified} of {found.records} records verified ({size(found.nbytes)}), "
+            f"{found.corrupt} corrupt and quarantined, {found.failed} unreadable"
         )
     raise typer.Exit(exits.DIFFERS if found.corrupt or found.failed else exits.OK)
 
@@ -98,59 +105,77 @@ def verify(*, store: StoreFlag = "", as_json: JsonFlag = False) -> None:
 def gc(
     *,
     store: StoreFlag = "",
-    ssd_bytes: Annotated[
-        str, typer.Option(help=settings.SSD_BYTES.reason)
-    ] = settings.SSD_BYTES.default,
+    ssd_bytes: QuotaFlag = settings.SSD_BYTES.default,
     as_json: JsonFlag = False,
 ) -> None:
     """Remove records of models long unused, parts nobody can restore, and what is over quota."""
     quota = settings.parse_bytes(ssd_bytes, flag="--ssd-bytes")
-    found = collect(_folder(store), ssd_bytes=quota, now=time.time())
+    found = collect(store_folder(store), ssd_bytes=quota, now=time.time())
     if as_json:
         print(json.dumps(asdict(found)))
     else:
         print(
             f"removed {found.parts} parts and the features of {found.features} images "
-            f"({_size(found.nbytes)}), "
+            f"({size(found.nbytes)}), "
             f"{found.orphans} of them of models long unused"
         )
 
 
-def _folder(store: str) -> Path:
-    folder = settings.parse_store(store, default=cache_folder() / "store")
-    if folder is None:
-        raise SetupError("with --store off nothing is on disk to look at")
-    if not folder.is_dir():
-        raise SetupError(f"--store {store or folder} is not a store: there is no such folder")
-    return folder
+@app.command()
+def quarantine(
+    name: Annotated[
+        str, typer.Argument(help="The name in hex, or its first eight digits or more.")
+    ],
+    *,
+    store: StoreFlag = "",
+    reason: Annotated[str, typer.Option(help="why, for whoever looks later")] = "",
+    ssd_bytes: QuotaFlag = settings.SSD_BYTES.default,
+    as_json: JsonFlag = False,
+) -> None:
+    """Bar a stored block, or an image's features, with all that was computed on top of it.
+
+    Every process that has the store open heeds it from its next request on; a later cold
+    computation stores the name again.
+    """
+    found = quarantine_in(
+        store_folder(store),
+        name,
+        reason or "by hand",
+        ssd_bytes=settings.parse_bytes(ssd_bytes, flag="--ssd-bytes"),
+        wall_clock=time.time,
+    )
+    _say(found, "quarantined", as_json=as_json)
 
 
-class _Progress:
-    """Says how far long work is, on a terminal only."""
+@app.command("purge")
+def purge_command(
+    *,
+    key: Annotated[str | None, typer.Option(help="what was stored under this API key")] = None,
+    salt: Annotated[str | None, typer.Option(help="... under this cache_salt")] = None,
+    every: Annotated[bool, typer.Option("--all", help="everything")] = False,
+    store: StoreFlag = "",
+    as_json: JsonFlag = False,
+) -> None:
+    """Remove one tenant's data: of an API key, of a cache_salt, or of both together.
 
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._shown = sys.stderr.isatty()
-
-    def __call__(self, done: int, total: int) -> None:
-        if self._shown and (done % 50 == 0 or done == total):
-            print(f"\r{self._what} {done} of {total}", end="", file=sys.stderr, flush=True)
-            if done == total:
-                print(file=sys.stderr)
-
-
-def _size(nbytes: int) -> str:
-    for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
-        if nbytes >= 10**power:
-            return f"{nbytes / 10**power:.1f} {unit}"
-    return f"{nbytes} B"
+    What cannot be told to be somebody else's goes as well. Running servers drop it from RAM before
+    their next plan.
+    """
+    if every == (key is not None or salt is not None):
+        raise SetupError("say whose data to remove: --key, --salt or both, or --all")
+    found = purge(
+        store_folder(store), api_key=key, cache_salt=salt, every=every, wall_clock=time.time
+    )
+    _say(found, "removed", as_json=as_json)
 
 
-def _ago(when: float | None) -> str:
-    if not when:
-        return "-"
-    seconds = max(time.time() - when, 0.0)
-    for name, unit in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.0f} {name} ago"
-    return f"{seconds:.0f} s ago"
+def _say(found: Quarantined, what: str, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(asdict(found)))
+        return
+    numbers = f" (fence {', '.join(map(str, found.fences))})" if len(found.fences) == 1 else ""
+    print(f"{what} {found.parts} parts and the features of {found.features} images{numbers}")
+
+
+app.command("audit")(audit_command.audit)
+evidence_commands.register(app, store_folder, Progress)

@@ -16,9 +16,10 @@ import socket
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,17 @@ import uvicorn
 
 from surefoot import identity, settings
 from surefoot.cache import Cache, check_store, open_cache
+from surefoot.cache.origins import note_model
 from surefoot.chat import ImageLimits, load_chat
+from surefoot.cli.evidence_commands import shared_settings
 from surefoot.cli.folders import cache_folder
 from surefoot.errors import SetupError
 from surefoot.receipt import Receipt
 from surefoot.scheduler import Limits, Scheduler, Turns
-from surefoot.server import Fetcher, Metrics, ServerConfig, create_app
+from surefoot.server import Fetcher, Metrics, ServerConfig, create_app, protocol_for
 from surefoot.server import Limits as WireLimits
 from surefoot.turn import Serving
+from surefoot.turn.audit import Audit, outcome
 
 TURNS_STOP_S = 3  # seconds for running answers to end by themselves, and again to be cut short
 SERVER_STOP_S = 1  # seconds for the last bytes of open connections
@@ -56,6 +60,7 @@ class ServeOptions:
     ram_bytes: int
     ssd_bytes: int
     free_floor_bytes: int
+    write_budget: int  # bytes an hour; 0: no limit
     feature_ram_bytes: int
     feature_ssd_bytes: int
     block_tokens: int | None  # None: the model's own
@@ -65,7 +70,11 @@ class ServeOptions:
     api_keys: tuple[str, ...]
     running: int
     queued: int
+    live_bytes: int
+    client_requests: int
+    stall_s: float
     idle: int
+    audit_share: float
     restore_floor_s: float
     io_threads: int
     queue_bytes: int
@@ -73,6 +82,10 @@ class ServeOptions:
     images: int
     image_bytes: int
     image_pixels: int
+
+    def described(self) -> dict[str, Any]:
+        """Return what may be shared of it: no path, no key, no address."""
+        return shared_settings(asdict(self))
 
 
 @dataclass(slots=True)
@@ -138,13 +151,23 @@ async def _serve(options: ServeOptions, listener: socket.socket) -> int:
         key_id=live.key_id,
         random_seed=lambda: secrets.randbits(63),
         random_id=lambda: secrets.token_hex(12),
-        limits=WireLimits(images=options.images, image_bytes=options.image_bytes),
+        limits=WireLimits(
+            images=options.images,
+            image_bytes=options.image_bytes,
+            client_requests=options.client_requests,
+            stall_s=options.stall_s,
+        ),
         fetcher=Fetcher() if options.fetches else None,
     )
     app = create_app(config, live)
     server = _Server(
         uvicorn.Config(
-            app, log_level="warning", lifespan="off", timeout_graceful_shutdown=SERVER_STOP_S
+            app,
+            http=protocol_for(config.limits),
+            ws="none",
+            log_level="warning",
+            lifespan="off",
+            timeout_graceful_shutdown=SERVER_STOP_S,
         )
     )
     loop = asyncio.get_running_loop()
@@ -209,20 +232,43 @@ def _load(options: ServeOptions, live: Live) -> None:
         feature_ram_bytes=options.feature_ram_bytes,
         feature_ssd_bytes=options.feature_ssd_bytes,
         free_floor_bytes=options.free_floor_bytes,
+        write_budget=options.write_budget,
         io_threads=options.io_threads,
         queue_bytes=options.queue_bytes,
         clock=time.monotonic,
         wall_clock=time.time,
         random_bytes=secrets.token_bytes,
+        described=options.described(),
     )
+    if options.store is not None:
+        note_model(
+            options.store,
+            engine.model,
+            ingredients=engine.ingredients,
+            loaded_as={
+                "model": options.model,
+                "dtype": options.dtype,
+                "threads": options.threads,
+                "block_tokens": engine.block_tokens,
+                "device": options.device,
+            },
+        )
     serving = Serving(engine, chat, cache, time.monotonic, options.restore_floor_s)
-    limits = Limits(running=options.running, queued=options.queued, idle=options.idle)
+    limits = Limits(
+        running=options.running,
+        queued=options.queued,
+        live_bytes=options.live_bytes,
+        idle=options.idle,
+        audit_share=options.audit_share,
+    )
 
     def on_receipt(receipt: Receipt) -> None:
         live.metrics.observe(receipt)
         log.info("%s", _line(receipt))
 
-    scheduler = Scheduler(serving, limits, on_receipt=on_receipt, on_bug=_log_bug)
+    scheduler = Scheduler(
+        serving, limits, on_receipt=on_receipt, on_bug=_log_bug, on_audit=_log_audit
+    )
     scheduler.start()
     live.cache, live.context_tokens = cache, engine.context_tokens
     live.takes_images = chat.takes_images
@@ -272,6 +318,19 @@ def _drain(live: Live) -> None:
 
 def _log_bug(error: Exception) -> None:
     log.error("%s", "".join(traceback.format_exception(error)))
+
+
+def _log_audit(account: Audit) -> None:
+    verdicts = Counter(account.verdicts.values())
+    found = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+    log.info(
+        "audit %s: %d tokens computed, blocks: %s",
+        account.chain[-1].name.hex()[:16],
+        account.computed_tokens,
+        found or "none",
+    )
+    if account.finding is not None:
+        log.warning("audit: %s; %s", account.finding, outcome(account))
 
 
 def _line(receipt: Receipt) -> str:

@@ -5,7 +5,7 @@
 1: ``prefill`` takes exactly one block or the tail, whatever was restored before (I5).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -109,6 +109,14 @@ class Engine(Protocol):
     @property
     def model(self) -> ModelName:
         """The name of the weights and of what this process computes with them."""
+        ...
+
+    @property
+    def ingredients(self) -> Mapping[str, str]:
+        """What the model's name was made of, as text to keep beside it; digests are hex.
+
+        Two models that should be one differ in at least one of them, and it says which.
+        """
         ...
 
     @property

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
@@ -21,10 +22,11 @@ from surefoot.server.access import Access
 from surefoot.server.config import Backend, ServerConfig
 from surefoot.server.edge import SHARE, Edge
 from surefoot.server.images import Place, with_files
+from surefoot.server.openapi import describe
 from surefoot.server.reading import CACHE_HEADER, Asked, check_model, read_chat, read_text
 from surefoot.server.refusals import NoSuchPage, WrongMethod, error_body, refuse
-from surefoot.server.room import Room, Share
-from surefoot.server.running import ClientGone, RunningTurn, run
+from surefoot.server.room import Share
+from surefoot.server.running import MOST_BEHIND, ClientGone, RunningTurn, run
 from surefoot.server.shapes import ChatShape, Shape, TextShape, unfinished
 from surefoot.server.values import parse_object
 
@@ -37,11 +39,13 @@ Read = Callable[[Mapping[str, Any], Headers, ServerConfig, KeyId | None], Asked]
 
 def create_app(config: ServerConfig, backend: Backend) -> FastAPI:
     """Return the server's ASGI app; the backend may still be loading."""
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    # A redirect would be a status that no page has, to a place that the Host header names.
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     access = Access(config)
     routes = _Routes(config, backend, access)
     app.add_api_route("/health", routes.health, methods=["GET"])
     app.add_api_route("/metrics", routes.metrics, methods=["GET"])
+    app.add_api_route("/openapi.json", routes.description, methods=["GET"])
     app.add_api_route("/v1/models", routes.models, methods=["GET"])
     app.add_api_route("/v1/models/{model:path}", routes.model, methods=["GET"])
     app.add_api_route("/v1/cache", routes.cache, methods=["GET"])
@@ -59,8 +63,7 @@ def create_app(config: ServerConfig, backend: Backend) -> FastAPI:
     app.add_middleware(
         Edge,
         access=access,
-        requests=config.limits.requests,
-        room=Room(config.limits.room_bytes),
+        limits=config.limits,
         new_id=config.random_id,
     )
     return app
@@ -85,6 +88,11 @@ class _Routes:
         loading = self._backend.turns is None
         text = self._backend.metrics.text(None if loading else self._backend.status())
         return Response(text, media_type=PROMETHEUS)
+
+    async def description(self, request: Request) -> Response:
+        """Describe all of this; with keys, it needs one."""
+        self._access.check_key(request.headers)
+        return JSONResponse(describe(self._config))
 
     async def models(self, request: Request) -> Response:
         """List the one model."""
@@ -125,7 +133,9 @@ class _Routes:
         place = f"{request.method} {request.url.path[:100]}"
         wrong = {404: NoSuchPage, 405: WrongMethod}.get(error.status_code, RequestError)
         hint = "; try GET /v1/models or POST /v1/chat/completions" if wrong is NoSuchPage else ""
-        return refuse(wrong(f"{place}: {error.detail}{hint}"), self._config.random_id)
+        response = refuse(wrong(f"{place}: {error.detail}{hint}"), self._config.random_id)
+        response.headers.update(error.headers or {})  # a 405 says what is allowed
+        return response
 
     async def _answer(
         self, request: Request, read: Read, shape_of: type[Shape], most: int
@@ -134,9 +144,13 @@ class _Routes:
         turns = self._turns()
         # The secret that names keys is the store's, which is open once there are turns.
         key = None if api_key is None else self._config.key_id(api_key)
-        asked = await self._images(await self._read(request, read, key, most), request)
+        try:
+            asked = await self._images(await self._read(request, read, key, most), request)
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_GONE)
         shape = shape_of(asked, self._config.model, self._config.now())
-        running = run(turns, asked.turn, request.receive)
+        behind = MOST_BEHIND if asked.stream else None
+        running = run(turns, asked.turn, request.receive, most_behind=behind)
         response: Response = Response(status_code=CLIENT_GONE)
         try:
             if asked.stream:
@@ -277,6 +291,9 @@ def _event(value: Mapping[str, Any]) -> bytes:
 
 async def _body(request: Request, most: int) -> bytes:
     """Read the body, and no more of it than is allowed."""
+    said = request.headers.get("content-length", "")
+    if said.isascii() and said.isdecimal() and int(said[:20]) > most:
+        raise _too_large(most)  # before any of it takes room
     body = bytearray()
     async for piece in request.stream():
         body += piece

@@ -39,6 +39,14 @@ class WrongMethod(RequestError):
     """Refuse a method that a path does not take."""
 
 
+class Late(RequestError):
+    """Refuse a request whose body does not come, or comes too slowly."""
+
+
+class TooManyAtOnce(CapacityError):
+    """Refuse a client that already has what one client may have; others are still served."""
+
+
 class Row(NamedTuple):
     """How one kind of error is answered; ``told`` is whether its text is for the client."""
 
@@ -55,7 +63,9 @@ STATUS: dict[type[Exception], Row] = {
     ModelNotFound: Row(404, "invalid_request_error", "model_not_found"),
     NoSuchPage: Row(404, "invalid_request_error", "not_found"),
     WrongMethod: Row(405, "invalid_request_error", "method_not_allowed"),
+    Late: Row(408, "invalid_request_error", "request_timeout"),
     TooLarge: Row(413, "invalid_request_error", "too_large"),
+    TooManyAtOnce: Row(429, "rate_limit_error", "too_many_requests"),
     CapacityError: Row(503, "overloaded_error", "try_again_later"),
     EngineError: Row(500, "server_error", "engine_error"),
     # These never reach a client on purpose: a cache fault is recomputed, a setup error stops us.

@@ -1,7 +1,8 @@
 """One submitted turn: its events as they come, and the client that may leave at any moment.
 
 The engine thread only hands an event to the loop, so a client that reads slowly delays nobody. A
-client that leaves cancels its turn at once, whether or not anything is being sent to it.
+client that leaves cancels its turn at once, whether or not anything is being sent to it; one that
+falls too far behind does so as well, since what waits for it is memory.
 """
 
 import asyncio
@@ -9,7 +10,11 @@ from collections.abc import Callable
 
 from starlette.types import Receive
 
-from surefoot.scheduler import Done, Event, Failed, Ticket, TurnRequest, Turns
+from surefoot.errors import CapacityError
+from surefoot.scheduler import Delta, Done, Event, Failed, Ticket, TurnRequest, Turns
+
+# Events that may wait for a client to read on: minutes of most answers, tens of MB at the most.
+MOST_BEHIND = 4096
 
 
 class ClientGone(Exception):
@@ -19,10 +24,14 @@ class ClientGone(Exception):
 class RunningTurn:
     """A turn in flight; ``close`` it, whatever happens."""
 
-    def __init__(self, ticket: Ticket, events: "asyncio.Queue[Event | None]") -> None:
-        self._ticket = ticket
-        self._events = events
+    def __init__(self, turns: Turns, request: TurnRequest, most_behind: int | None) -> None:
+        self._most_behind = most_behind
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._left_behind = False
         self._watch: asyncio.Task[None] | None = None
+        # An event is taken on the loop, so none before this has returned.
+        deliver = into(asyncio.get_running_loop(), self.put)
+        self._ticket: Ticket = turns.submit(request, deliver)
 
     async def next(self) -> Event:
         """Return the next event.
@@ -42,6 +51,17 @@ class RunningTurn:
             events.append(await self.next())
         return events
 
+    def put(self, event: Event) -> None:
+        """Take an event from the engine; on the event loop."""
+        if self._left_behind:
+            return
+        waiting, most = self._events.qsize(), self._most_behind
+        if most is not None and waiting >= most and isinstance(event, Delta):
+            self._left_behind = True
+            self._ticket.cancel()
+            event = Failed(CapacityError(f"the client fell {most} events behind its answer"), None)
+        self._events.put_nowait(event)
+
     def watch(self, receive: Receive) -> None:
         """Notice a client that leaves; the request's body must have been read."""
         self._watch = asyncio.create_task(self._until_gone(receive))
@@ -59,15 +79,21 @@ class RunningTurn:
         self._events.put_nowait(None)
 
 
-def run(turns: Turns, request: TurnRequest, receive: Receive) -> RunningTurn:
+def run(
+    turns: Turns, request: TurnRequest, receive: Receive, *, most_behind: int | None = None
+) -> RunningTurn:
     """Submit a turn and watch its client.
+
+    Args:
+        turns: where to submit it.
+        request: the turn.
+        receive: tells that the client left.
+        most_behind: events that may wait for the client; the next one cancels the turn.
 
     Raises:
         CapacityError: it cannot be queued.
     """
-    events: asyncio.Queue[Event | None] = asyncio.Queue()
-    deliver = into(asyncio.get_running_loop(), events.put_nowait)
-    running = RunningTurn(turns.submit(request, deliver), events)
+    running = RunningTurn(turns, request, most_behind)
     running.watch(receive)
     return running
 

@@ -1,6 +1,11 @@
-"""One JSON value checked, and one sentence when it is wrong: the field, the value, the limit."""
+"""One JSON value checked, and one sentence when it is wrong: the field, the value, the limit.
+
+Errors end up in clients' logs, and in those of whatever stands between. So a wrong value is spelled
+out unless it stands where a prompt's text does, or a secret: there its kind and size are named.
+"""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, NoReturn, TypeVar
@@ -11,6 +16,9 @@ from pydantic_core import ErrorDetails, from_json
 from surefoot.errors import RequestError
 
 MOST_SHOWN = 80  # characters of a wrong value in a message
+CONFIDENTIAL = frozenset({"the body", "messages", "prompt", "tools", "stop", "cache_salt"})
+VOCABULARY = (".role", ".type")  # words of the API, wherever they stand
+PATH_ROOT = re.compile(r"[^.\[]*")
 
 Fields = TypeVar("Fields", bound=BaseModel)
 
@@ -37,7 +45,8 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> None:
     seen: set[str] = set()
     for key, _ in pairs:
         if key in seen:
-            raise RequestError(f"'{key[:MOST_SHOWN]}' is there twice in one object", param=key)
+            name = key[:MOST_SHOWN]
+            raise RequestError(f"'{name}' is there twice in one object", param=name)
         seen.add(key)
 
 
@@ -81,9 +90,27 @@ def wrong(name: str, value: Any, rule: str, *, param: str | None = "") -> NoRetu
         param: the error's ``param``; the path by default.
     """
     spelled = name if param is None else f"'{name}'"
+    root = PATH_ROOT.match(name)
+    hidden = root is not None and root[0] in CONFIDENTIAL and not name.endswith(VOCABULARY)
+    found = kind_of(value) if hidden else shown(value)
     raise RequestError(
-        f"{spelled} must be {rule}, not {shown(value)}", param=name if param == "" else param
+        f"{spelled} must be {rule}, not {found}", param=name if param == "" else param
     )
+
+
+def kind_of(value: Any) -> str:
+    """Return what a value is, and nothing of what it says."""
+    match value:
+        case str():
+            return f"a string of {len(value)} characters"
+        case list():
+            return f"a list of {len(value)}"
+        case dict():
+            return f"an object of {len(value)} fields"
+        case bool() | None:
+            return json.dumps(value)
+        case _:
+            return "a number"
 
 
 def shown(value: Any) -> str:

@@ -7,7 +7,7 @@ another item's features, or another row of them, show as well. Arithmetic is a 6
 digest: nothing here names anything.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from surefoot.engine import Placed, Run, Sampled, Sampling
@@ -54,6 +54,7 @@ class FakeEngine:
     computed: list[tuple[int, int]] = field(default_factory=list)
     features: FeatureSchema | None = FEATURES
     encoded: list[MediaName] = field(default_factory=list)
+    ingredients: Mapping[str, str] = field(default_factory=lambda: {"weights": "none: a fake"})
 
     def encode(self, item: MediaItem) -> Features:
         """Mix an item's grid and bytes into one row per token."""

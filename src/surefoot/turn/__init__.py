@@ -1,7 +1,8 @@
 """One turn: request, prompt, names, plan, restore, prefill, commit, decode, receipt.
 
 ``answer.py`` is the flow, top to bottom; ``request.py`` is what goes in and what comes out;
-``ledger.py`` is the running account that becomes the receipt.
+``ledger.py`` is the running account that becomes the receipt. Beside the flow: ``audit.py``
+computes anew what is stored, and compares; ``audit_share.py`` says which chain is next, and when.
 """
 
 from surefoot.turn.answer import Steps, idle, turn
@@ -12,6 +13,7 @@ from surefoot.turn.request import (
     Done,
     Event,
     Failed,
+    Needs,
     TokenText,
     TurnRequest,
     Unit,
@@ -24,6 +26,7 @@ __all__ = [
     "Event",
     "Failed",
     "Ledger",
+    "Needs",
     "Serving",
     "Steps",
     "TokenText",

@@ -17,12 +17,12 @@ from surefoot.cache import Plan, content
 from surefoot.chat.request import ChatInput
 from surefoot.engine import Placed, Run, Sampled
 from surefoot.errors import RequestError
-from surefoot.identity import Block
+from surefoot.identity import Block, FeatureName
 from surefoot.prompt import MediaName, Prompt, grid
 from surefoot.receipt import Finish, Miss
 from surefoot.state import Features
 from surefoot.turn.ledger import Ledger
-from surefoot.turn.request import Delta, Done, TokenText, TurnRequest, Unit
+from surefoot.turn.request import Delta, Done, Needs, TokenText, TurnRequest, Unit
 
 Steps: TypeAlias = Generator[Unit, None, None]
 Contents: TypeAlias = dict[tuple[str, int], bytes]  # (group, block index) -> content digest
@@ -46,9 +46,11 @@ def turn(ledger: Ledger) -> Steps:
     prompt = serving.chat.prompt(request.input, ledger.media)
     room = _room(request, len(prompt), serving.engine.context_tokens)
     blocks = _name(prompt, ledger)
-    with closing(serving.engine.begin(prompt, request.sampling, ledger.media)) as run:
-        yield from _prefill(run, prompt, blocks, ledger)
+    yield Needs.of(serving.engine, len(prompt) + room, ledger.media)
+    with closing((yield from _consumed(prompt, blocks, ledger))) as run:
         finish = yield from _decode(run, room, ledger)
+    # Too late to start over: tokens are out. The receipt says what they stood on.
+    ledger.suspect = not _stands(ledger)
     yield _done(ledger, finish)
 
 
@@ -68,12 +70,13 @@ def idle(ledger: Ledger, answer: str) -> Steps:
     blocks = _name(history, ledger) if history else ()
     if history is None or not blocks or blocks[-1].end > serving.engine.context_tokens:
         return
-    if serving.cache.plan(blocks, limit=len(blocks)).boundary == len(blocks):
+    consumed = _consumes(blocks, ledger)
+    if serving.cache.plan(blocks, limit=len(blocks), features=consumed).boundary == len(blocks):
         return
     prompt = history.upto(blocks[-1].end)
     ledger.prompt_tokens = len(prompt)
-    with closing(serving.engine.begin(prompt, request.sampling, ledger.media)) as run:
-        yield from _prefill(run, prompt, blocks, ledger)
+    yield Needs.of(serving.engine, len(prompt), ledger.media)
+    (yield from _consumed(prompt, blocks, ledger)).close()
     yield _done(ledger, Finish.STOP)
 
 
@@ -128,43 +131,109 @@ def _param(request: TurnRequest) -> str:
 def _name(prompt: Prompt, ledger: Ledger) -> tuple[Block, ...]:
     request, engine = ledger.request, ledger.serving.engine
     ledger.prompt_tokens = len(prompt)
+    ledger.ids = prompt.ids
     ledger.spans = prompt.media
     salt = identity.salt_of(request.key, request.cache_salt)
     ledger.features = {
         span.media: identity.feature_name(engine.model, salt, span.media) for span in prompt.media
     }
     ends = grid(prompt, engine.block_tokens, atomic=engine.atomic_spans)
-    return identity.name_blocks(prompt, ends, engine.model, salt)
+    blocks = identity.name_blocks(prompt, ends, engine.model, salt)
+    if blocks:
+        ledger.serving.cache.note_tenant(
+            blocks[0].parent, key=request.key, cache_salt=request.cache_salt
+        )
+    return blocks
 
 
-def _prefill(run: Run, prompt: Prompt, blocks: Sequence[Block], ledger: Ledger) -> Iterator[Unit]:
+def _consumes(blocks: Sequence[Block], ledger: Ledger) -> tuple[tuple[FeatureName, ...], ...]:
+    """Return, by block, the features that it consumes; () where no block does."""
+    if not ledger.spans:
+        return ()
+    return tuple(
+        tuple(dict.fromkeys(ledger.features[span.media] for span in block.spans))
+        for block in blocks
+    )
+
+
+def _consumed(
+    prompt: Prompt, blocks: Sequence[Block], ledger: Ledger
+) -> Generator[Unit, None, Run]:
+    """Return a run that has consumed the prompt; the caller closes it.
+
+    Where something that it stood on is quarantined on the way, all of it is computed anew, and
+    nothing is reused (I10).
+    """
+    engine, sampling = ledger.serving.engine, ledger.request.sampling
+    while True:
+        run = engine.begin(prompt, sampling, ledger.media)
+        try:
+            stood = yield from _prefill(run, prompt, blocks, ledger)
+        except BaseException:
+            run.close()
+            raise
+        if stood:
+            return run
+        run.close()
+        ledger.begin_anew()
+
+
+def _prefill(
+    run: Run, prompt: Prompt, blocks: Sequence[Block], ledger: Ledger
+) -> Generator[Unit, None, bool]:
     """Restore what is stored and compute the rest by the grid, committing each whole block.
 
-    Yields between units, not after the last one: the first token belongs to the tail's unit.
+    Yields between units, not after the last one: the first token belongs to the tail's unit. Stops
+    and returns false once a fence fell on what the run stands on.
     """
     cache = ledger.serving.cache
     ends = [block.end for block in blocks if block.end < len(prompt)] + [len(prompt)]
     limit = len(ends) - 1  # at least one token is computed (I4)
     if ledger.serving.engine.unsupported is not None:
         ledger.miss = Miss.UNSUPPORTED
-        yield from _compute(run, ends, {}, ledger)
-        return
-    ledger.plan = plan = cache.plan(blocks, limit=limit)
+        return (yield from _compute(run, ends, {}, ledger))
+    ledger.plan = plan = cache.plan(blocks, limit=limit, features=_consumes(blocks, ledger))
     with cache.pinned(plan):
         contents = _restore(run, plan, ledger)
-        yield from _compute(run, ends, contents, ledger)
+        if not (yield from _compute(run, ends, contents, ledger)):
+            return False
     if limit:
         _digest_state(blocks[:limit], contents, ledger)
+    return True
 
 
-def _compute(run: Run, ends: Sequence[int], contents: Contents, ledger: Ledger) -> Iterator[Unit]:
-    """Prefill from where the run stands to the last end, noting the contents of what is cut."""
+def _stands(ledger: Ledger) -> bool:
+    """Return whether nothing that the turn took from the cache was quarantined since."""
+    plan, cache = ledger.plan, ledger.serving.cache
+    if plan is None:
+        return True
+    restored = ledger.restored.boundary if ledger.restored else 0
+    # Features that were found are in the blocks that consumed them.
+    found = [media for media, was_stored in ledger.supplied.items() if was_stored]
+    shown = [
+        index
+        for index, block in enumerate(plan.blocks)
+        if any(span.media in found for span in block.spans)
+    ]
+    reached = max([restored, *(index + 1 for index in shown)])
+    return reached == 0 or cache.stands(plan, reached)
+
+
+def _compute(
+    run: Run, ends: Sequence[int], contents: Contents, ledger: Ledger
+) -> Generator[Unit, None, bool]:
+    """Prefill from where the run stands to the last end, noting the contents of what is cut.
+
+    Returns false, and stops, once the run no longer stands on sound state.
+    """
     clock, plan = ledger.serving.clock, ledger.plan
     found = _found_features(run.position, ledger)
     for index, end in enumerate(ends):
         if end <= run.position:
             continue
         yield from _supply(run, end, found, ledger)
+        if not _stands(ledger):
+            return False
         started = clock()
         run.prefill(end)
         ledger.position = run.position
@@ -173,12 +242,13 @@ def _compute(run: Run, ends: Sequence[int], contents: Contents, ledger: Ledger) 
         ledger.prefill_s += clock() - started
         if end < ends[-1]:
             yield None
+    return _stands(ledger)
 
 
 def _found_features(position: int, ledger: Ledger) -> dict[MediaName, Features]:
     """Return the stored features of the media that is still to be consumed."""
     serving = ledger.serving
-    if serving.engine.unsupported is not None or not ledger.request.mode.reads:
+    if serving.engine.unsupported is not None or not ledger.reads:
         return {}
     items = {item.name: item for item in ledger.media}
     wanted = {
@@ -210,7 +280,8 @@ def _supply(run: Run, end: int, found: dict[MediaName, Features], ledger: Ledger
         features = serving.engine.encode(item)
         ledger.media_s += serving.clock() - started
         if writes:
-            serving.cache.commit_features(ledger.features[item.name], item, features)
+            name = ledger.features[item.name]
+            serving.cache.commit_features(name, item, features, turn=ledger.plan)
         run.supply(span.media, features)
         yield None
 
@@ -218,14 +289,15 @@ def _supply(run: Run, end: int, found: dict[MediaName, Features], ledger: Ledger
 def _restore(run: Run, plan: Plan, ledger: Ledger) -> Contents:
     """Install the greatest stored boundary; a miss leaves the run at 0 and says why."""
     serving = ledger.serving
-    if not ledger.request.mode.reads:
-        ledger.miss = Miss.BYPASS
+    if not ledger.reads:
+        ledger.miss = Miss.QUARANTINED if ledger.request.mode.reads else Miss.BYPASS
         return {}
     started = serving.clock()
     tokens = plan.blocks[plan.boundary - 1].end if plan.boundary else 0
     deadline_s = max(serving.restore_floor_s, tokens / serving.engine.prefill_tokens_per_s)
     restored = serving.cache.restore(plan, deadline_s=deadline_s)
     ledger.miss = restored.miss_reason
+    ledger.restored = restored
     if restored.boundary:
         ledger.boundary = plan.blocks[restored.boundary - 1]
         parts = [Placed(one.start, one.end, one.part) for one in restored.parts]
@@ -233,7 +305,7 @@ def _restore(run: Run, plan: Plan, ledger: Ledger) -> Contents:
         ledger.position = run.position
         ledger.sources = restored.sources
         ledger.verified = restored.verified
-    ledger.restore_s = serving.clock() - started
+    ledger.restore_s += serving.clock() - started
     return dict(restored.contents)
 
 
@@ -245,8 +317,11 @@ def _commit(run: Run, plan: Plan, index: int, ledger: Ledger) -> Contents:
     parts = [(part, content(part)) for part in run.cut(block.start, kept)]
     if ledger.request.mode.writes:
         # A record names the features its block consumed: a bad one takes the block with it.
-        features = tuple(dict.fromkeys(ledger.features[span.media] for span in block.spans))
-        ledger.committed_tokens += cache.commit(block, parts, turn=plan, features=features)
+        features = plan.features[index] if plan.features else ()
+        added = cache.commit(block, parts, turn=plan, features=features)
+        ledger.committed_tokens += added
+        if added:
+            ledger.committed += [(part.group, index, digest) for part, digest in parts]
     return {(part.group, index): digest for part, digest in parts}
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from surefoot.cache import Cache, Plan
+from surefoot.cache import Cache, Plan, Restored
 from surefoot.chat import Chat
 from surefoot.engine import Engine
 from surefoot.identity import Block, FeatureName
@@ -36,11 +36,16 @@ class Ledger:
     boundary: Block | None = None
     sources: Mapping[str, int] = field(default_factory=dict)
     plan: Plan | None = None
+    restored: Restored | None = None
+    anew: bool = False  # whether it was begun anew, since what it stood on was quarantined
+    suspect: bool = False  # whether it was quarantined when tokens were out already
     miss: Miss | None = None
     verified: bool | None = None
     state_tokens: int | None = None
     state_digest: str | None = None
     committed_tokens: int = 0
+    committed: list[tuple[str, int, bytes]] = field(default_factory=list)  # group, block, content
+    ids: bytes = b""  # the prompt's tokens
     completion_tokens: int = 0
     text: str = ""
     media: list[MediaItem] = field(default_factory=list)  # in the request's order
@@ -48,10 +53,24 @@ class Ledger:
     features: Mapping[MediaName, FeatureName] = field(default_factory=dict)
     supplied: dict[MediaName, bool] = field(default_factory=dict)  # whether they were stored
     started_at: float | None = None
+    waited_s: float = 0.0  # for memory, since it was started
     restore_s: float = 0.0
     prefill_s: float = 0.0
     media_s: float = 0.0  # decoding images and running the vision tower
     first_token_at: float | None = None
+
+    @property
+    def reads(self) -> bool:
+        """Whether stored state may be reused."""
+        return self.request.mode.reads and not self.anew
+
+    def begin_anew(self) -> None:
+        """Forget what was reused, and reuse nothing from here on."""
+        self.anew = True
+        self.position = 0
+        self.boundary = self.restored = self.verified = None
+        self.sources = {}
+        self.supplied.clear()
 
     def seal(self, finish: Finish) -> Receipt | None:
         """Return the receipt as of now; None if the turn never had a prompt."""
@@ -75,7 +94,8 @@ class Ledger:
             common_prefix_tokens=self.plan.common_prefix_tokens if self.plan else None,
             diverged_at_token=self.plan.diverged_at_token if self.plan else None,
             miss_reason=self.miss,
-            exact="bitwise",
+            exact=self.serving.cache.exact,
+            suspect=self.suspect,
             verified=self.verified,
             media=self._media(restored),
             committed_tokens=self.committed_tokens,
@@ -100,7 +120,7 @@ class Ledger:
         started = now if self.started_at is None else self.started_at
         first = self.first_token_at
         return Timings(
-            queue=_ms(started - self.queued_at),
+            queue=_ms(started - self.queued_at + self.waited_s),
             restore=_ms(self.restore_s),
             media=_ms(self.media_s),
             prefill=_ms(self.prefill_s),

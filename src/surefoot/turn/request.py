@@ -1,13 +1,16 @@
 """What goes into a turn and what comes out of it, as plain values."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
 from surefoot.chat.request import Input
-from surefoot.engine import Sampling
+from surefoot.engine import Engine, Sampling
 from surefoot.identity import KeyId
+from surefoot.prompt import MediaItem
 from surefoot.receipt import Receipt
+from surefoot.state import state_bytes
 
 
 class CacheMode(StrEnum):
@@ -82,5 +85,24 @@ class Failed:
     receipt: Receipt | None
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a turn will hold at most; nothing of it is allocated until the turn is resumed."""
+
+    nbytes: int
+
+    @classmethod
+    def of(cls, engine: Engine, tokens: int, media: Sequence[MediaItem] = ()) -> "Needs":
+        """Return what a sequence holds that grows to ``tokens``: state, and features of ``media``.
+
+        A model without groups is served without a cache, on layers whose size nobody states: 0.
+        """
+        nbytes = state_bytes(engine.groups, tokens, engine.block_tokens)
+        if engine.features is not None:
+            shown = {item.name: item.tokens for item in media}
+            nbytes += sum(map(engine.features.feature_bytes, shown.values()))
+        return cls(nbytes)
+
+
 Event: TypeAlias = Delta | Done | Failed
-Unit: TypeAlias = Event | None  # None: a unit of work that has nothing to show
+Unit: TypeAlias = Event | Needs | None  # None: a unit of work that has nothing to show

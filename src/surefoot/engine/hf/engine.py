@@ -18,6 +18,7 @@ from surefoot.identity import ModelName, model_name
 from surefoot.prompt import MediaItem, Prompt
 from surefoot.state import Features, FeatureSchema, Group
 
+NUMERICS = "numerics: "  # how an ingredient that is one of the numerics begins
 UNBOUNDED_CONTEXT = 1 << 20  # tokens, for a model that states no limit (a purely recurrent one)
 
 
@@ -72,19 +73,27 @@ class HfEngine:
             self._table = None
             self._unsupported = f"the vision tower did not repeat {start_up.unsteady}"
         self._prefill_tokens_per_s = start_up.prefill_tokens_per_s
+        config = canonical_config(model.config.to_dict())
+        facts = numerics(model, threads=threads, block_tokens=block_tokens, vision=self._vision)
         self._model = model_name(
-            weights=weights,
-            config=canonical_config(model.config.to_dict()),
-            numerics=numerics(
-                model, threads=threads, block_tokens=block_tokens, vision=self._vision
-            ),
-            fingerprint=start_up.digest,
+            weights=weights, config=config, numerics=facts, fingerprint=start_up.digest
         )
+        self._ingredients = {
+            "weights": weights.hex(),
+            "config": config,
+            **{f"{NUMERICS}{fact}": value for fact, value in facts.items()},
+            "fingerprint": start_up.digest.hex(),
+        }
 
     @property
     def model(self) -> ModelName:
         """The name of the weights and of what this process computes with them."""
         return self._model
+
+    @property
+    def ingredients(self) -> Mapping[str, str]:
+        """What the model's name was made of, as text to keep beside it; digests are hex."""
+        return self._ingredients
 
     @property
     def groups(self) -> tuple[Group, ...]:

@@ -15,15 +15,12 @@ from collections.abc import Mapping
 import torch
 from transformers.cache_utils import CacheLayerMixin, LinearAttentionLayer
 
-STEP_ROWS = 1024  # a stack's size is a multiple of this
+from surefoot.state import STEP_ROWS, buffer_rows
 
 
 def capacity(rows: int) -> int:
-    """Return how many rows a stack that must hold ``rows`` is given: steps, growing by half."""
-    room = STEP_ROWS
-    while room < rows:
-        room = -(-room * 3 // 2 // STEP_ROWS) * STEP_ROWS
-    return room
+    """Return how many rows a stack that must hold ``rows`` is given."""
+    return buffer_rows(rows, STEP_ROWS)
 
 
 class RowStack:
