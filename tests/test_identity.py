@@ -456,6 +456,54 @@ def test_kinds_of_names_never_meet():
     assert identity.settings_digest("a", "b") != identity._name("other", "a", "b")
 
 
+# --- what evidence shows ---------------------------------------------------------------------
+
+SECRET = b"s" * 32
+
+
+def positions(tokens, *, secret=SECRET, start=0):
+    digests = identity.token_digests(secret, Prompt.of(tokens).ids, start)
+    return [digests[at : at + 8] for at in range(0, len(digests), 8)]
+
+
+def test_token_digests_show_where_two_prompts_part():
+    first, second = positions([5, 6, 7, 8]), positions([5, 6, 9, 8, 1])
+    assert len(first) == 4
+    assert len(second) == 5
+    assert [one == other for one, other in zip(first, second, strict=False)] == [1, 1, 0, 0]
+
+
+def test_equal_tokens_look_different_after_different_pasts():
+    # Of single positions, "8 at position 3" would look the same in every prompt of a store.
+    assert positions([5, 6, 7, 8])[3] != positions([1, 6, 7, 8])[3]
+    assert len(set(positions([8] * 1000))) == 1000
+
+
+def test_token_digests_can_be_taken_up_where_others_ended():
+    whole = positions(range(40))
+    assert all(positions(range(40), start=start) == whole[start:] for start in range(41))
+
+
+def test_without_the_secret_a_dictionary_finds_no_token():
+    shown = set(positions([7]))
+    guesses = [b"", bytes(32), b"t" * 32, SECRET[:-1], SECRET + b"s", SECRET[::-1] + b"\0"]
+    assert not any(shown & set(positions([7], secret=guess)) for guess in guesses)
+    assert not any(shown & set(positions([token])) for token in range(2048) if token != 7)
+
+
+def test_an_alias_says_whether_two_names_are_equal_and_no_more():
+    names = [bytes([n]) * 32 for n in range(8)]
+    aliases = [identity.alias(SECRET, name) for name in names]
+    assert len({*names, *aliases}) == 16
+    assert aliases == [identity.alias(SECRET, name) for name in names]
+    assert not set(aliases) & {identity.alias(b"t" * 32, name) for name in names}
+
+
+def test_every_secret_is_a_store_of_its_own():
+    assert identity.store_id(SECRET) != identity.store_id(b"t" * 32)
+    assert identity.store_id(SECRET) != identity.key_id(SECRET, "")
+
+
 FIELDS = (
     None,
     b"",

@@ -6,7 +6,7 @@ import pytest
 
 from surefoot import settings
 from surefoot.errors import SetupError
-from surefoot.settings import Setting, at_least, one_of, parse_bytes, parse_store
+from surefoot.settings import Setting, at_least, one_of, parse_bytes, parse_store, share
 
 
 @pytest.mark.parametrize(
@@ -68,3 +68,10 @@ def test_every_setting_has_a_reason_and_a_default_of_its_kind():
         assert len(one.reason.split()) >= 4, name
         if name.endswith("_BYTES") or name == "FREE_FLOOR":
             assert parse_bytes(str(one.default), flag=name) > 0
+
+
+def test_a_share_is_from_nothing_to_all():
+    assert [share(one, flag="--audit-share") for one in (0.0, 0.01, 1.0)] == [0.0, 0.01, 1.0]
+    for wrong in (-0.1, 1.5, float("nan")):
+        with pytest.raises(SetupError, match=r"--audit-share .* must be from 0 to 1"):
+            share(wrong, flag="--audit-share")

@@ -25,6 +25,11 @@ COMMANDS = (
     ("cache", "ls"),
     ("cache", "verify"),
     ("cache", "gc"),
+    ("cache", "audit"),
+    ("cache", "quarantine"),
+    ("cache", "purge"),
+    ("cache", "capture"),
+    ("cache", "explain"),
 )
 
 
@@ -80,6 +85,9 @@ def test_a_bug_is_shown_whole_and_exits_70(monkeypatch, capsys):
         (["serve", "x", "--block-tokens", "0"], 2),
         (["serve", "x", "--image-urls", "private"], 2),
         (["serve", "x", "--max-images", "0"], 2),
+        (["serve", "x", "--audit-share", "1.5"], 2),
+        (["serve", "x", "--audit-share", "little"], 2),
+        (["cache", "audit", "--store", "/nowhere/at/all"], 2),
         (["serve", "x", "--image-bytes", "0"], 2),
         (["serve", "x", "--image-bytes", "much"], 2),
         (["serve", "x", "--image-pixels", "0"], 2),

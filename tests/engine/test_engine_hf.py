@@ -15,9 +15,10 @@ from surefoot.engine import Engine, Sampling
 from surefoot.engine.hf import HfEngine, load_engine
 from surefoot.engine.hf import engine as room
 from surefoot.engine.hf import fingerprint as start_up
-from surefoot.engine.hf.engine import UNBOUNDED_CONTEXT, canonical_config
+from surefoot.engine.hf.engine import NUMERICS, UNBOUNDED_CONTEXT, canonical_config
 from surefoot.engine.hf.fingerprint import Fingerprint
 from surefoot.engine.hf.measured import stock_decode
+from surefoot.identity import model_name
 from surefoot.prompt import Prompt
 from surefoot.state import Group
 
@@ -73,6 +74,16 @@ def test_it_is_an_engine():
 
 def test_the_name_is_the_same_for_the_same_model():
     assert engine_of().model == engine_of().model
+
+
+def test_the_ingredients_are_all_that_the_name_was_made_of():
+    engine = engine_of()
+    made_of = dict(engine.ingredients)
+    digests = {key: bytes.fromhex(made_of.pop(key)) for key in ("weights", "fingerprint")}
+    config = made_of.pop("config")
+    assert all(key.startswith(NUMERICS) for key in made_of)
+    numerics = {key.removeprefix(NUMERICS): fact for key, fact in made_of.items()}
+    assert engine.model == model_name(config=config, numerics=numerics, **digests)
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,23 @@ NAMES = {
         slow(b"settings", "processor", '{"size":224}'),
     ),
 }
+EVIDENCE = {
+    "alias": (identity.alias(DATA, FIRST.name), slow(b"alias", DATA, FIRST.name)),
+    "store": (identity.store_id(DATA), slow(b"store", DATA)),
+}
+NAMES |= EVIDENCE
+CHAIN = identity.token_digests(DATA, PROMPT.ids)
+
+
+def slow_token_digest(count):
+    """Spell the digest of one position: the framed secret, and all tokens up to there."""
+    tokens = b"".join(little(token)[:4] for token in PROMPT.tokens(0, count))
+    return blake3(b"surefoot token digests\0" + frame(DATA) + tokens).digest()[:8]
+
+
+def test_token_digests_are_the_documented_ones():
+    assert slow_token_digest(1) + slow_token_digest(2) == CHAIN[:16]
+    assert b"".join(slow_token_digest(count) for count in range(1, 9)) == CHAIN
 
 
 @pytest.mark.parametrize("kind", NAMES)
@@ -147,4 +164,5 @@ def test_a_name_is_the_documented_digest(kind):
 
 
 def test_names_do_not_drift():  # I1
-    assert {kind: name.hex() for kind, (name, _) in NAMES.items()} == VECTORS
+    names = {kind: name.hex() for kind, (name, _) in NAMES.items()}
+    assert names | {"token digests": CHAIN.hex()} == VECTORS

@@ -10,7 +10,7 @@ from surefoot.laws import RecurrentSnapshot
 from surefoot.testing.fake_engine import GROUPS
 from surefoot.turn import Ledger, TurnRequest, turn
 from surefoot.turn.audit import audit
-from surefoot.turn.audit_share import RESTARTS, AuditShare
+from surefoot.turn.audit_share import RESTARTS, TRIES, AuditShare
 
 
 @pytest.fixture
@@ -139,6 +139,19 @@ def test_a_chain_that_cannot_be_audited_goes_behind_all_others(place):
             place.cache._ram.remove((block.name, group.name))
     assert share.take().chain[-1].name == good[-1].name
     assert place.cache.status()["counters"]["audits_unauditable"] == 1
+
+
+def test_many_chains_that_are_gone_are_looked_up_some_at_a_time(place, monkeypatch):
+    share = AuditShare(place.serving, share=1.0, media_bytes=0)
+    for seed in range(TRIES + 3):
+        take_turn(place, share, prompt(2 * C, seed=seed))
+    share._turns.clear()
+    asked = []
+    monkeypatch.setattr(place.cache, "lineage", asked.append)
+    assert share.take() is None
+    assert (len(asked), share.due) == (TRIES, True)
+    assert share.take() is None
+    assert (len(asked), share.due) == (TRIES + 3, False)
 
 
 def test_an_audit_that_broke_is_given_up(place):

@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,9 +39,12 @@ class Answer:
 class Client:
     """Talks to one server; ``close`` it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str | None = None) -> None:
         self.url = url
-        self._http = httpx.Client(base_url=url, timeout=READ_TIMEOUT_S, trust_env=False)
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        self._http = httpx.Client(
+            base_url=url, timeout=READ_TIMEOUT_S, trust_env=False, headers=headers
+        )
 
     def close(self) -> None:
         """Close the connections."""
@@ -78,23 +82,13 @@ class Client:
         Raises:
             SetupError: the server refused it.
         """
-        path = "/v1/chat/completions" if chat else "/v1/completions"
-        wire = body | {"stream": True, "stream_options": {"include_usage": True}}
         started = time.monotonic()
         first: float | None = None
         texts: list[str] = []
         logprobs: list[Any] = []
         receipt: dict[str, Any] | None = None
-        headers = {"x-surefoot-cache": mode}
-        with self._http.stream("POST", path, json=wire, headers=headers) as response:
-            if response.status_code != 200:
-                raise SetupError(f"the server at {self.url} refused: {_refusal(response)}")
-            for line in response.iter_lines():
-                if not line.startswith("data: ") or line == "data: [DONE]":
-                    continue
-                chunk = json.loads(line.removeprefix("data: "))
-                if "error" in chunk:
-                    raise EngineError(f"{self.url}{path}: {chunk['error']}")
+        with self._streamed(body, mode=mode, chat=chat) as chunks:
+            for chunk in chunks:
                 receipt = chunk.get("surefoot") or receipt
                 for choice in chunk["choices"]:
                     text, shown = _content(choice)
@@ -104,9 +98,45 @@ class Client:
                     logprobs += shown
         ended = time.monotonic()
         if receipt is None:
-            raise EngineError(f"{self.url}{path}: the answer carried no receipt")
+            raise EngineError(f"{self.url}: the answer carried no receipt")
         ttft_s = (first if first is not None else ended) - started
         return Answer("".join(texts), tuple(logprobs), receipt, ttft_s, ended - started)
+
+    def leave(self, body: dict[str, Any], *, pieces: int) -> str:
+        """Send one request, hang up after so many pieces of text, and return what they said.
+
+        Raises:
+            SetupError: the server refused it.
+        """
+        texts: list[str] = []
+        with self._streamed(body, mode="use", chat=True) as chunks:
+            for chunk in chunks:
+                texts += [text for text, _ in map(_content, chunk["choices"]) if text]
+                if len(texts) >= pieces:
+                    break
+        return "".join(texts)
+
+    @contextmanager
+    def _streamed(
+        self, body: dict[str, Any], *, mode: str, chat: bool
+    ) -> Iterator[Iterator[dict[str, Any]]]:
+        """Send one request; its chunks come one by one, and leaving hangs up."""
+        path = "/v1/chat/completions" if chat else "/v1/completions"
+        wire = body | {"stream": True, "stream_options": {"include_usage": True}}
+        headers = {"x-surefoot-cache": mode}
+        with self._http.stream("POST", path, json=wire, headers=headers) as response:
+            if response.status_code != 200:
+                raise SetupError(f"the server at {self.url} refused: {_refusal(response)}")
+            yield self._chunks(response, path)
+
+    def _chunks(self, response: httpx.Response, path: str) -> Iterator[dict[str, Any]]:
+        for line in response.iter_lines():
+            if not line.startswith("data: ") or line == "data: [DONE]":
+                continue
+            chunk: dict[str, Any] = json.loads(line.removeprefix("data: "))
+            if "error" in chunk:
+                raise EngineError(f"{self.url}{path}: {chunk['error']}")
+            yield chunk
 
 
 def wait_healthy(url: str, alive: Callable[[], bool], *, timeout_s: float) -> None:

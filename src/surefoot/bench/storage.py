@@ -1,15 +1,27 @@
-"""What shared prefixes cost on disk: many conversations over one long prompt."""
+"""What shared prefixes cost on disk, and how fast a lost index is rebuilt from what lies there."""
 
+import time
+from contextlib import closing
 from pathlib import Path
 
 from surefoot.bench.process import ServerProcess
-from surefoot.bench.tables import Bench, Table
+from surefoot.bench.tables import Bench, Table, median
 from surefoot.bench.ttft import MODEL, tokens
+from surefoot.cache import Cache, open_cache
+from surefoot.cache.folder import INVENTORY, RECORDS
+from surefoot.identity import ModelName, name_blocks, salt_of
+from surefoot.laws import TokenRows
+from surefoot.prompt import Prompt, grid
+from surefoot.record import content, key, seal
+from surefoot.state import ROWS, Component, ComponentSchema, Group, Part
 
 CONVERSATIONS = 64
 SHARED, TOTAL = 4000, 4500
 BLOCK = 256
 TARGET = 1.05
+REBUILT_RECORDS = 20_000
+REBUILT_TARGET = 5_000  # records a second
+ROWS_GROUP = Group("rows-0", TokenRows(), (ComponentSchema("rows", "uint8", (ROWS, 1)),))
 
 
 def shared_prefixes(bench: Bench) -> Table:
@@ -47,6 +59,57 @@ def shared_prefixes(bench: Bench) -> Table:
             ),
         ),
         ((f"at most {TARGET}x", used <= TARGET * payload),),
+    )
+
+
+def rebuild(bench: Bench) -> Table:
+    """Measure opening a store whose index is lost: every header is read and verified."""
+    store = bench.folder / "store"
+    _fill(store / RECORDS)
+    rates = []
+    for _ in range(3):
+        for path in store.glob(f"{INVENTORY}*"):
+            path.unlink()
+        started = time.perf_counter()
+        with closing(_open(store)) as cache:
+            rates.append(REBUILT_RECORDS / (time.perf_counter() - started))
+            assert cache.status()["tiers"]["ssd"]["parts"] == REBUILT_RECORDS
+        bench.say(f"{rates[-1]:,.0f} records/s")
+    return Table(
+        f"A lost index rebuilt from {REBUILT_RECORDS:,} records of {BLOCK} tokens",
+        ("median", "slowest"),
+        ((f"{median(rates):,.0f} records/s", f"{min(rates):,.0f} records/s"),),
+        ((f"at least {REBUILT_TARGET:,} records/s", median(rates) >= REBUILT_TARGET),),
+    )
+
+
+def _fill(records: Path) -> None:
+    """Write records whose state is small, so that their headers are what counts."""
+    model = ModelName(b"m" * 32)
+    part = Part("rows-0", (Component("rows", "uint8", (BLOCK, 1), bytes(BLOCK)),))
+    prompt = Prompt.of(tokens(REBUILT_RECORDS * BLOCK, seed=1))
+    for block in name_blocks(prompt, grid(prompt, BLOCK), model, salt_of(None, None)):
+        name = key(block.name, part.group)
+        folder = records / name[:2]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.rec").write_bytes(seal(block, part, content=content(part)))
+
+
+def _open(store: Path) -> Cache:
+    return open_cache(
+        model=ModelName(b"m" * 32),
+        groups=(ROWS_GROUP,),
+        feature_schema=None,
+        store=store,
+        ram_bytes=0,
+        ssd_bytes=1 << 40,
+        feature_ram_bytes=0,
+        feature_ssd_bytes=0,
+        free_floor_bytes=0,
+        io_threads=4,
+        queue_bytes=1 << 29,
+        clock=time.monotonic,
+        wall_clock=time.time,
     )
 
 

@@ -2,16 +2,24 @@
 
 opening     open_cache: folder, locks, inventory, threads
 cache       Cache: what a turn calls
+shelves     what all of its parts work on
 planner     where a prompt can stand, from what is held            (pure)
 restore     load, verify, hand over; the retreat                   (no I/O of its own)
+loading     where a restore's parts come from
+committing  where a block's parts go
 policy      which boundaries keep a recurrent snapshot             (pure)
+fences      what is barred, by numbers; durable
+quarantine  what is done about it in one process
+audit       which chains there are, and what each tier holds of a block
 forest      what to evict, by the laws                             (pure)
 quota       who leaves the SSD tier, over all models               (pure)
 lifecycle   the states of a part; pins, fences, queued writes
-features    what vision towers made: found, verified, committed
+features    what vision towers made: found, verified, committed; feature_ram
 ram, ssd    the two tiers as the cache uses them
-inventory   SQLite: an index that may be lost; feature_rows its table of features
-entry       what a listing shows
+inventory   SQLite: an index that may be lost; feature_rows and lineage_rows its other tables
+entry       what a listing shows; figures what a status shows
+journal     the last receipts; evidence what each touched, origins what models are made of
+capture     evidence to share, written; captured: read again
 reconcile   inventory and files brought together
 courier     the bounded I/O threads
 offline     the commands that tend a store

@@ -157,14 +157,12 @@ class Auditor:
             in_ram = self._ram.items()
         parents = {block.parent for block, _, _ in in_ram}
         leaves = {name: leaf for name, leaf in self._leaves.items() if name not in parents}
-        for block, _, part in in_ram:
-            if block.name in parents:
-                continue
-            leaf = leaves.get(block.name)
-            if leaf is None and self._followed_on_ssd(block):
-                continue
-            leaf = leaf or Leaf(block.name, block.end, 0.0, None)
-            leaves[block.name] = leaf._replace(used_at=max(leaf.used_at, part.tick + behind))
+        lasts = [(block, part) for block, _, part in in_ram if block.name not in parents]
+        followed = self._followed_on_ssd({one.name for one, _ in lasts} - leaves.keys())
+        for block, part in lasts:
+            if block.name not in followed:
+                leaf = leaves.get(block.name, Leaf(block.name, block.end, 0.0, None))
+                leaves[block.name] = leaf._replace(used_at=max(leaf.used_at, part.tick + behind))
         dated = [leaf._replace(audited_at=self._audited_at(leaf)) for leaf in leaves.values()]
         return sorted(dated, key=_order)
 
@@ -234,12 +232,12 @@ class Auditor:
 
     # Which chains there are.
 
-    def _followed_on_ssd(self, block: Block) -> bool:
+    def _followed_on_ssd(self, names: set[BlockName]) -> set[BlockName]:
         ssd = self._ssd
-        if ssd is None:
-            return False
-        answer = self._quarantine.ask(lambda: ssd.inventory.children(block.name))
-        return isinstance(answer, CacheFault) or bool(answer)
+        if ssd is None or not names:
+            return set()
+        answer = self._quarantine.ask(lambda: ssd.inventory.lineage.followed(list(names)))
+        return names if isinstance(answer, CacheFault) else answer
 
     def _audited_at(self, leaf: Leaf) -> float | None:
         noted = self._noted.get(leaf.name)

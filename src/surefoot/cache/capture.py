@@ -10,7 +10,7 @@ unless plain names are asked for. Making a capture changes nothing in the store.
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext, suppress
 from enum import StrEnum
 from pathlib import Path
@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, TypeAlias
 from surefoot.cache.evidence import versions
 from surefoot.cache.fences import Fence, Fences
 from surefoot.cache.folder import SECRET_BYTES, Folder
-from surefoot.cache.journal import JOURNAL, Entry, JournalReader, journal_reader
+from surefoot.cache.journal import JOURNAL, Entry, JournalReader, forget, journal_reader
 from surefoot.cache.origins import noted_model
-from surefoot.errors import CacheFault, CorruptRecord, SetupError
+from surefoot.errors import CacheFault, CorruptRecord, SetupError, TierError
 from surefoot.identity import (
     TOKEN_DIGEST_BYTES,
     BlockName,
@@ -164,6 +164,24 @@ def write_capture(path: Path, capture: Mapping[str, Any]) -> None:
     staged.touch(mode=0o600)
     staged.write_text(json.dumps(capture, indent=1) + "\n")
     staged.replace(path)
+
+
+def purge_evidence(root: Path, keep: Collection[bytes]) -> int:
+    """Remove what the journal says of all roots but these, and every capture in the store.
+
+    Returns how many entries of the journal went. A capture's names are aliases, so whose it is
+    cannot be told.
+
+    Raises:
+        TierError: the store's disk fails, or another process keeps the journal busy.
+    """
+    gone = forget(root / JOURNAL, keep)
+    try:
+        for path in Folder(root).quarantine.glob("*.capture.json*"):
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise TierError(f"captures cannot be removed: {error}") from error
+    return gone
 
 
 def _keep_within(folder: Path) -> None:

@@ -5,6 +5,8 @@
       fences/           one file per quarantine fence
       quarantine/       records that a fence bars, kept aside within the quota
       inventory.sqlite  the index, rebuilt when lost
+      journal.sqlite    the last receipts, begun anew when lost
+      models/           what each model's name was made of
       owners/W.lock     held (flock) by the process whose writer id is W, free once it is dead
       owners/evict      held by whoever evicts
       owners/open       held by whoever opens, so that nobody mistakes a newcomer for the dead

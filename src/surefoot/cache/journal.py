@@ -12,7 +12,7 @@ It is bounded in bytes, and the oldest leave first. A chain leaves with the last
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,17 +20,17 @@ from threading import Lock
 from typing import Any
 
 from surefoot.cache.evidence import Evidence, versions
-from surefoot.errors import SetupError
-from surefoot.identity import settings_digest, store_id, token_digests
+from surefoot.errors import SetupError, TierError
+from surefoot.identity import NAME_BYTES, settings_digest, store_id, token_digests
 from surefoot.prompt import TOKEN_BYTES
 from surefoot.receipt import Receipt
 
 JOURNAL = "journal.sqlite"
 VERSION = 1
-# A turn of 7,000 new tokens takes 90 kB, one whose prefix another turn had 16 kB: 700 first turns of
-# conversations, or 4,000 later ones.
+# A turn of 7,000 new tokens takes 90 kB, one whose prefix another turn had 16 kB: enough for 700
+# first turns of conversations, or 4,000 later ones.
 JOURNAL_BYTES = 64 * 2**20
-_PAGE_BYTES = 2**13  # a row of 2 kB, as most are, fills a page of SQLite's own size by half
+_PAGE_BYTES = 2**13  # rows of 2 kB, as most are, would fill pages of 4 kB by half
 _LEAVE = 16  # one in so many entries leaves at once, so that leaving is rare
 _WAL_BYTES = 2**22
 _WAIT_S = 1.0  # for another process's write; the records behind this one must not wait for long
@@ -314,6 +314,47 @@ class JournalReader:
                 return b"".join(found)
             found.append(row[0])
         return b"".join([*found, tail])
+
+
+def forget(path: Path, keep: Collection[bytes]) -> int:
+    """Remove the entries of all roots but these, and overwrite their bytes; return how many.
+
+    An entry of a prompt without a whole block has no root, and could be anybody's: it goes. So does
+    all of a journal that is damaged.
+
+    Raises:
+        TierError: another process keeps the journal busy, or the disk fails: nothing is removed.
+    """
+    if not path.is_file():
+        return 0
+    try:
+        with closing(sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None)) as connection:
+            connection.execute("PRAGMA secure_delete = ON")
+            with _transaction(connection):
+                gone = _forget(connection, keep)
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            return gone
+    except sqlite3.DatabaseError as error:
+        if _transient(error):
+            raise TierError(f"the journal cannot be purged: {error}") from error
+    _remove(path)
+    return 0
+
+
+def _forget(connection: sqlite3.Connection, keep: Collection[bytes]) -> int:
+    kept: set[bytes] = set()
+    gone = []
+    for number, names in connection.execute("SELECT number, names FROM entries").fetchall():
+        parts = [names[at : at + NAME_BYTES] for at in range(0, len(names), NAME_BYTES)]
+        if parts and parts[0] in keep:
+            kept.update(parts)
+        else:
+            gone.append((number,))
+    chains = connection.execute("SELECT block FROM chains").fetchall()
+    left = [row for row in chains if row[0] not in kept]
+    connection.executemany("DELETE FROM entries WHERE number = ?", gone)
+    connection.executemany("DELETE FROM chains WHERE block = ?", left)
+    return len(gone)
 
 
 @contextmanager

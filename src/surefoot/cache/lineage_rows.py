@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from surefoot.cache.feature_rows import Read
+from surefoot.cache.feature_rows import NAMES_PER_QUERY, Read
 from surefoot.cache.lifecycle import PartKey
 from surefoot.identity import BlockName, FeatureName, KeyId, ModelName
 
@@ -162,6 +162,16 @@ class LineageRows:
             (model, after, last),
         )
         return [Leaf(*row) for row in rows], last if count == most else None
+
+    def followed(self, names: Sequence[BlockName]) -> set[BlockName]:
+        """Return those of the blocks that some stored block follows."""
+        found: set[BlockName] = set()
+        for first in range(0, len(names), NAMES_PER_QUERY):
+            some = names[first : first + NAMES_PER_QUERY]
+            marks = ",".join("?" * len(some))
+            rows = self._read(f"SELECT parent FROM blocks WHERE parent IN ({marks})", some)
+            found.update(row[0] for row in rows)
+        return found
 
     def judge(self, verdicts: Mapping[bytes, str], *, at: float) -> None:
         """Enter what audits said of blocks and features; the latest word counts.

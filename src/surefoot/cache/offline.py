@@ -12,6 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from surefoot.cache.capture import purge_evidence
 from surefoot.cache.entry import Entry, feature_entry, part_entry
 from surefoot.cache.feature_rows import FeatureRow
 from surefoot.cache.fences import Fences, Reason
@@ -196,6 +197,7 @@ def purge(
         names = [*(tops.keys() | (tenants.keys() - others)) - others, *features]
         found = store.fence(names, Reason.PURGED, "purged", keep=False)
         store.ssd.empty_quarantine(inf)
+        purge_evidence(path, others)
         return found
 
 

@@ -117,10 +117,7 @@ def serve(
         free_floor_bytes=settings.parse_bytes(free_floor, flag="--free-floor"),
         write_budget=settings.parse_bytes(write_budget, flag="--write-budget"),
         feature_ram_bytes=settings.parse_bytes(feature_ram_bytes, flag="--feature-ram-bytes"),
-        # Out of the whole store's bytes: a default that is larger than those is no mistake.
-        feature_ssd_bytes=min(
-            ssd, settings.parse_bytes(feature_ssd_bytes, flag="--feature-ssd-bytes")
-        ),
+        feature_ssd_bytes=_feature_ssd(feature_ssd_bytes, ssd),
         block_tokens=_block_tokens(block_tokens),
         threads=settings.at_least(1, threads, flag="--threads"),
         dtype=dtype,
@@ -142,6 +139,11 @@ def serve(
         image_pixels=settings.at_least(1, image_pixels, flag="--image-pixels"),
     )
     raise typer.Exit(serve_forever(options))
+
+
+def _feature_ssd(text: str, ssd: int) -> int:
+    # Out of the whole store's bytes: a default that is larger than those is no mistake.
+    return min(ssd, settings.parse_bytes(text, flag="--feature-ssd-bytes"))
 
 
 def _block_tokens(given: int | None) -> int | None:

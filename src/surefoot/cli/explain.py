@@ -75,8 +75,12 @@ def explain(capture: Fields) -> list[Section]:
 
 def contradictions(capture: Fields) -> list[str]:
     """Return everything in a capture that a sound cache could not show."""
-    found = [line for turn in capture["turns"] for line in _contradictions(capture, turn)]
-    return list(dict.fromkeys(found))
+    several = len(capture["turns"]) > 1
+    return [
+        f"Turn {turn['receipt']['id']}: {line}" if several else line
+        for turn in capture["turns"]
+        for line in dict.fromkeys(_contradictions(capture, turn))
+    ]
 
 
 # One turn.

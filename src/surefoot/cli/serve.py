@@ -31,6 +31,7 @@ from surefoot.cache.origins import note_model
 from surefoot.chat import ImageLimits, load_chat
 from surefoot.cli.evidence_commands import shared_settings
 from surefoot.cli.folders import cache_folder
+from surefoot.engine import Engine
 from surefoot.errors import SetupError
 from surefoot.receipt import Receipt
 from surefoot.scheduler import Limits, Scheduler, Turns
@@ -222,37 +223,7 @@ def _load(options: ServeOptions, live: Live) -> None:
     chat = load_chat(engine.tokenizer_source, limits=images, sees=engine.features is not None)
     if engine.unsupported is not None:
         log.warning("served without a cache: %s", engine.unsupported)
-    cache = open_cache(
-        model=engine.model,
-        groups=engine.groups,
-        store=options.store,
-        ram_bytes=options.ram_bytes,
-        ssd_bytes=options.ssd_bytes,
-        feature_schema=engine.features,
-        feature_ram_bytes=options.feature_ram_bytes,
-        feature_ssd_bytes=options.feature_ssd_bytes,
-        free_floor_bytes=options.free_floor_bytes,
-        write_budget=options.write_budget,
-        io_threads=options.io_threads,
-        queue_bytes=options.queue_bytes,
-        clock=time.monotonic,
-        wall_clock=time.time,
-        random_bytes=secrets.token_bytes,
-        described=options.described(),
-    )
-    if options.store is not None:
-        note_model(
-            options.store,
-            engine.model,
-            ingredients=engine.ingredients,
-            loaded_as={
-                "model": options.model,
-                "dtype": options.dtype,
-                "threads": options.threads,
-                "block_tokens": engine.block_tokens,
-                "device": options.device,
-            },
-        )
+    cache = _open_cache(options, engine)
     serving = Serving(engine, chat, cache, time.monotonic, options.restore_floor_s)
     limits = Limits(
         running=options.running,
@@ -280,6 +251,48 @@ def _load(options: ServeOptions, live: Live) -> None:
         options.store or "off",
         time.monotonic() - started,
     )
+
+
+def _open_cache(options: ServeOptions, engine: Engine) -> Cache:
+    """Open the store for a model, and note there what the model is."""
+    cache = open_cache(
+        model=engine.model,
+        groups=engine.groups,
+        store=options.store,
+        ram_bytes=options.ram_bytes,
+        ssd_bytes=options.ssd_bytes,
+        feature_schema=engine.features,
+        feature_ram_bytes=options.feature_ram_bytes,
+        feature_ssd_bytes=options.feature_ssd_bytes,
+        free_floor_bytes=options.free_floor_bytes,
+        write_budget=options.write_budget,
+        io_threads=options.io_threads,
+        queue_bytes=options.queue_bytes,
+        clock=time.monotonic,
+        wall_clock=time.time,
+        random_bytes=secrets.token_bytes,
+        described=options.described(),
+    )
+    if options.store is not None:
+        note_model(
+            options.store,
+            engine.model,
+            ingredients=engine.ingredients,
+            loaded_as={
+                "model": _found_again(options.model),
+                "dtype": options.dtype,
+                "threads": options.threads,
+                "block_tokens": engine.block_tokens,
+                "device": options.device,
+            },
+        )
+    return cache
+
+
+def _found_again(model: str) -> str:
+    """Return the MODEL argument as a later command, in another folder, can use it."""
+    path = Path(model)
+    return str(path.resolve()) if path.exists() else model
 
 
 def _bind(host: str, port: int) -> socket.socket:

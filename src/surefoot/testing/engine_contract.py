@@ -50,6 +50,13 @@ class EngineContract:
         assert engine.groups
         assert all(re.fullmatch("[a-z0-9-]+", name) for name in by_name(engine.groups))
 
+    def test_ingredients_are_texts_that_stay(self, engine: Engine) -> None:
+        """What is kept beside a model's name to say what it was made of goes into JSON."""
+        first, again = dict(engine.ingredients), dict(engine.ingredients)
+        assert first == again
+        assert first
+        assert all(isinstance(text, str) for pair in first.items() for text in pair)
+
     def test_position_counts_what_was_consumed(self, engine: Engine) -> None:
         """Restored, prefilled and fed tokens all count."""
         step = engine.block_tokens

@@ -20,6 +20,7 @@ from surefoot.turn.audit import Audit
 from surefoot.turn.ledger import Ledger, Serving
 
 RESTARTS = 3  # audits of one chain that a request may end before others come first
+TRIES = 16  # chains looked up at a time, of those that may be gone: a request would wait so long
 LAST_TURNS = 16  # whose blocks are kept: a model of snapshots alone stores few of their tokens
 
 
@@ -73,14 +74,15 @@ class AuditShare:
         tried = [leaf for leaf in leaves if self._restarts[leaf.name] < RESTARTS]
         if not tried:
             self._restarts.clear()
-        for leaf in tried or leaves:
+        for leaf in (tried or leaves)[:TRIES]:
             chain = self._chain(leaf.name)
             if chain is None or leaf.end > self._serving.engine.context_tokens:
                 self.give_up(leaf.name)
                 continue
             self._wanted = leaf.end
             return Audit(chain, dict(self._media)) if self.due else None
-        self._wanted = inf
+        if len(tried or leaves) <= TRIES:
+            self._wanted = inf
         return None
 
     def spend(self, audit: Audit, *, interrupted: bool) -> None:
