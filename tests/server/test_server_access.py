@@ -1,10 +1,13 @@
 """Hosts, origins, keys and admin pages, every combination."""
 
+import asyncio
 import itertools
 
 import pytest
-from scripted import Server, error
+from scripted import Server, config, error
+from starlette.datastructures import Headers
 
+from surefoot.server import access
 from surefoot.server.access import host_name, is_loopback
 
 KEYS = ("key-one", "key-two")
@@ -158,3 +161,230 @@ def test_admin_pages_by_host_and_keys():
 def test_a_wrong_key_is_refused_before_the_body_is_judged():
     server = Server(api_keys=KEYS)
     error(server.body(b"{"), 401)
+
+
+# --- odd headers ---------------------------------------------------------------------------------
+
+ODD_HOSTS = (
+    "localhost.",
+    "localhost:80:80",
+    "localhost:eighty",
+    "localhost:",
+    "localhost:-1",
+    "localhost:999999",
+    "user@localhost",
+    "localhost@evil.example",
+    "localhost:80@evil.example",
+    "localhost/evil.example",
+    "localhost#evil.example",
+    "localhost?a",
+    "localhost\\evil.example",
+    "localhost,evil.example",
+    "localhost evil.example",
+    "localhost%00.evil.example",
+    "localhost\xa0",
+    "\xa0localhost",
+    "localhost\x85",
+    "http://localhost",
+    "//localhost",
+    "[::1]evil.example",
+    "[::1]:80evil",
+    "[::1",
+    "::1]",
+    "[localhost]",
+    "[127.0.0.1]",
+    "[::ffff:127.0.0.1]",
+    "127.1",
+    "0x7f000001",
+    "2130706433",
+    "127.0.0.1.nip.io",
+    "127.0.0.2",
+    "0.0.0.0",
+    "[::]",
+    "*",
+    ":80",
+    "\uff4cocalhost".encode().decode("latin-1"),
+)
+
+
+def raw(server, path, headers, method="GET"):
+    """Ask with exactly these headers; httpx adds none of its own that matter here."""
+    listed = [(name.encode(), value.encode("latin-1")) for name, value in headers]
+    sent = []
+
+    async def ask():
+        async def receive():
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": listed,
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+        }
+        await server.app(scope, receive, send)
+
+    asyncio.run(ask())
+    return sent[0]["status"], sent[1]["body"]
+
+
+@pytest.mark.parametrize("host", ODD_HOSTS)
+def test_a_host_that_is_not_spelled_like_ours_is_foreign(host):
+    for server in (Server(), Server(host="0.0.0.0", hosts=("localhost",))):
+        status, body = raw(server, "/v1/models", [("host", host)])
+        assert status == 403
+        assert b"host_not_allowed" in body
+
+
+@pytest.mark.parametrize("hosts", [(), ("localhost",) * 2, ("localhost", "evil.example")])
+@pytest.mark.parametrize("first", [False, True])
+def test_there_is_one_host_or_none_is_believed(hosts, first):
+    ordered = hosts if first else tuple(reversed(hosts))
+    for server in (Server(), Server(host="0.0.0.0"), Server(hosts=("evil.example",))):
+        status, body = raw(server, "/v1/models", [("host", one) for one in ordered])
+        assert status == 403
+        assert b"host_not_allowed" in body
+
+
+def test_an_address_of_this_machine_is_its_own_host():
+    server = Server(host="127.0.0.2")
+    assert server.get("/health", headers={"host": "127.0.0.2:8000"}).status_code == 200
+    error(server.get("/health", headers={"host": "127.0.0.3:8000"}), 403)
+
+
+def test_every_origin_that_was_sent_is_checked():
+    server = Server(origins=("https://ui.example",))
+    own, foreign = ("origin", "https://ui.example"), ("origin", "https://evil.example")
+    host = ("host", "localhost")
+    assert raw(server, "/v1/models", [host, own])[0] == 200
+    for sent in ([foreign], [own, foreign], [foreign, own]):
+        status, body = raw(server, "/v1/models", [host, *sent])
+        assert status == 403
+        assert b"origin_not_allowed" in body
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://evil.example/v1/cache",
+        "http://localhost/v1/cache",
+        "//v1/cache",
+        "/v1//cache",
+        "/v1/cache/",
+        "/v1/../v1/cache",
+        "/v1/./cache",
+        "/V1/cache",
+        "/v1/cache\x00",
+        "/v1/cache;a",
+        "v1/cache",
+        "*",
+        "",
+    ],
+)
+def test_a_path_that_is_not_spelled_like_ours_is_none_of_ours(target):
+    for server in (Server(), Server(host="0.0.0.0")):
+        status, body = raw(server, target, [("host", "localhost")])
+        assert status == 404, body
+        assert b"not_found" in body
+        assert b"pending_writes" not in body
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        ("Bearer key-one", "Bearer key-one"),
+        ("Bearer key-one", "Bearer wrong"),
+        ("Bearer wrong", "Bearer key-one"),
+        ("Basic eA==", "Bearer key-one"),
+        ("Bearer key-one", "Basic eA=="),
+        ("Bearer key-one", ""),
+        ("", "Bearer key-one"),
+        ("Bearer key-one, Bearer key-one",),
+        ("Bearer key-one key-two",),
+        ("Bearer key-one\x00",),
+        ("Bearer\tkey-one",),
+        ("Bearer:key-one",),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/cache", "/metrics", "/openapi.json"])
+def test_one_key_is_sent_once_or_it_is_none(sent, path):
+    headers = [("host", "localhost"), *(("authorization", one) for one in sent)]
+    status, body = raw(Server(api_keys=KEYS), path, headers)
+    assert status == 401
+    assert b"invalid_api_key" in body
+
+
+def test_a_key_may_have_any_characters_and_is_compared_as_bytes():
+    key = "sch\u00f6n-\u043a\u043b\u044e\u0447"
+    server = Server(api_keys=(key,))
+    sent = [("authorization", f"Bearer {key}".encode().decode("latin-1"))]
+    assert raw(server, "/v1/models", [("host", "localhost"), *sent])[0] == 200
+
+
+def test_the_time_of_a_comparison_says_nothing_about_the_keys(monkeypatch):
+    compared = []
+
+    def compare(one, other):
+        compared.append((len(one), len(other)))
+        return one == other
+
+    monkeypatch.setattr(access.hmac, "compare_digest", compare)
+    server = Server(api_keys=("a", "bb" * 50, "ccc"))
+    work = set()
+    for sent in ("a", "bb" * 50, "ccc", "x", "b" * 99, "c" * 1000):
+        compared.clear()
+        server.get("/v1/models", headers={"authorization": f"Bearer {sent}"})
+        work.add(tuple(compared))
+    assert len(work) == 1
+    [one] = work
+    assert len(one) % 3 == 0
+    assert len(set(one)) == 1
+
+
+# --- who a client is -----------------------------------------------------------------------------
+
+
+def client(address, headers=(), **changes):
+    listed = [(name.encode(), value.encode()) for name, value in headers]
+    found = access.Access(config(**changes)).client(Headers(raw=listed), (address, 5))
+    return found
+
+
+def test_with_keys_a_client_is_its_key_wherever_it_is():
+    for address in ("10.0.0.1", "127.0.0.1", "2001:db8::1"):
+        for key in KEYS:
+            bearer = [("authorization", f"Bearer {key}")]
+            assert client(address, bearer, api_keys=KEYS, host="0.0.0.0") == key
+        assert client(address, [("authorization", "Bearer x")], api_keys=KEYS) is None
+        assert client(address, api_keys=KEYS) is None
+
+
+def test_without_keys_a_client_is_an_address_beyond_this_machine_only():
+    assert client("10.0.0.1") is None
+    assert client("127.0.0.1", host="127.0.0.1") is None
+    for host in ("0.0.0.0", "192.168.1.1", "::"):
+        assert client("10.0.0.1", host=host) == "10.0.0.1"
+        assert client("127.0.0.1", host=host) == "127.0.0.1"
+    assert access.Access(config(host="0.0.0.0")).client(Headers(), None) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("10.0.0.1", "10.0.0.1", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("2001:db8:1:2::1", "2001:db8:1:2:ffff:ffff:ffff:ffff", True),
+        ("2001:db8:1:2::1", "2001:db8:1:3::1", False),
+        ("fe80::1%eth0", "fe80::2%eth1", True),
+        ("testclient", "testclient", True),
+    ],
+)
+def test_the_addresses_of_one_subscriber_are_one_client(one, other, same):
+    assert (access.client_of(one) == access.client_of(other)) is same

@@ -20,15 +20,17 @@ MESSAGES = CHAT["messages"]
 
 
 @contextmanager
-def listening(server):
+def listening(server, **settings):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()  # from here on a client can connect, and waits
         config = uvicorn.Config(
-            server.app, log_level="error", lifespan="off", timeout_graceful_shutdown=1
+            server.app, log_level="error", lifespan="off", timeout_graceful_shutdown=1, **settings
         )
         uvicorn_server = uvicorn.Server(config)
-        thread = threading.Thread(target=uvicorn_server.run, kwargs={"sockets": [listener]})
+        thread = threading.Thread(
+            target=uvicorn_server.run, kwargs={"sockets": [listener]}, daemon=True
+        )
         thread.start()
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from h11._connection import DEFAULT_MAX_INCOMPLETE_EVENT_SIZE as HEAD_BYTES
 from prometheus_client.parser import text_string_to_metric_families
-from scripted import RECEIPT
+from scripted import RECEIPT, config
 
 from surefoot import settings
 from surefoot.receipt import Media
@@ -16,7 +17,10 @@ from surefoot.server import Limits, Metrics, fields
 from surefoot.server.fetching import DEADLINE_S, REDIRECTS
 from surefoot.server.fields import ChatFields, TextFields
 from surefoot.server.messages import OTHER_PARTS
+from surefoot.server.openapi import describe
 from surefoot.server.refusals import STATUS
+from surefoot.server.room import PACE, SLOW_S
+from surefoot.server.running import MOST_BEHIND
 
 PAGE = (Path(__file__).parents[2] / "docs" / "API.md").read_text()
 
@@ -114,6 +118,29 @@ def test_the_limits_on_the_page_are_the_defaults():
     assert (settings.MAX_IMAGES.default, settings.IMAGE_URLS.default) == (limits.images, "off")
     nbytes = settings.parse_bytes(settings.IMAGE_BYTES.default, flag="--image-bytes")
     assert nbytes == limits.image_bytes
+
+
+def test_how_much_and_how_long_is_on_the_page():
+    limits = Limits()
+    assert named("How much, and how long") == {
+        "requests at work or waiting": f"{limits.requests}",
+        "of one client": f"{limits.client_requests}",
+        "bytes that one client's requests hold": f"{limits.client_bytes // MIB} MiB",
+        "connections": f"{limits.connections}",
+        "a request's line and headers, while they are not whole": f"{HEAD_BYTES // 2**10} KiB",
+        "waiting for a head, for more of a body, for a client to read on": f"{limits.stall_s:g} s",
+        "waiting for a whole body": f"{limits.body_s:g} s",
+        "events that a client may be behind its stream": f"{MOST_BEHIND}",
+    }
+    text = PAGE.replace("\n", " ")
+    assert f"less than {PACE // MIB} MiB in its last {SLOW_S:g} s gives way" in text
+
+
+def test_every_path_is_on_the_page():
+    page = PAGE.replace("{id}", "{model}")
+    for path, item in describe(config())["paths"].items():
+        for method in {"get", "post"} & set(item):
+            assert f"`{method.upper()} {path}`" in page
 
 
 def test_every_other_part_is_on_the_page_with_the_reason():

@@ -10,7 +10,6 @@ from scripted import CHAT, Server, config, done, error
 from surefoot.server import Limits
 from surefoot.server.access import Access
 from surefoot.server.edge import Edge
-from surefoot.server.room import Room
 
 
 def test_a_full_server_says_so_but_stays_watched():
@@ -51,7 +50,7 @@ async def ask(edge, path="/v1/models", headers=((b"host", b"localhost"),), kind=
 
 
 def edge_around(app):
-    return Edge(app, access=Access(config()), requests=1, room=Room(8), new_id=lambda: "b1")
+    return Edge(app, access=Access(config()), limits=Limits(requests=1), new_id=lambda: "b1")
 
 
 @pytest.mark.parametrize("started", [False, True])

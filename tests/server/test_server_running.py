@@ -8,7 +8,7 @@ import pytest
 from scripted import CHAT, ScriptedTicket, Server, done
 
 from surefoot.scheduler import Delta
-from surefoot.server.running import into
+from surefoot.server.running import MOST_BEHIND, into
 
 
 class Client:
@@ -182,6 +182,54 @@ def test_a_client_that_reads_slowly_does_not_hold_the_engine():
         reading.set()
         await client.text("<999>")
         await client.text("[DONE]")
+        await client.task
+
+    run(story())
+
+
+def test_a_client_that_falls_too_far_behind_its_stream_is_told_and_its_turn_cancelled():
+    async def story():
+        server = Server(lambda request: [])
+        client = Client(server, stream=True)
+        reading = asyncio.Event()
+        taken = client.sent.put
+
+        async def slow(message):
+            await reading.wait()
+            await taken(message)
+
+        client.sent.put = slow
+        client.start()
+        ticket = await submitted(server)
+        for number in range(MOST_BEHIND):
+            server.turns.deliver(Delta(f"<{number}>", ()))
+        await asyncio.sleep(0)  # one turn of the loop, not a time
+        await asyncio.sleep(0)  # one turn of the loop, not a time
+        assert not ticket.cancelled.is_set()
+        for _ in range(1000):
+            server.turns.deliver(Delta("too much", ()))
+        while not ticket.cancelled.is_set():
+            await asyncio.sleep(0)  # one turn of the loop, not a time
+        server.turns.deliver(done())
+        reading.set()
+        await client.task
+        sent = []
+        while not client.sent.empty():
+            sent.append(client.sent.get_nowait().get("body", b"").decode())
+        text = "".join(sent)
+        assert f"<{MOST_BEHIND - 1}>" in text
+        assert text.count("too much") <= 1  # the one that was being sent makes place for one
+        assert f"the client fell {MOST_BEHIND} events behind" in sent[-2]
+        assert "[DONE]" not in text
+
+    run(story())
+
+
+def test_an_answer_that_is_not_streamed_has_no_limit_of_events():
+    async def story():
+        events = [Delta("x", ())] * (2 * MOST_BEHIND) + [done()]
+        client = Client(Server(lambda request: events)).start()
+        await client.text("x" * (2 * MOST_BEHIND))
         await client.task
 
     run(story())

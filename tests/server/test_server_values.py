@@ -35,6 +35,32 @@ def test_a_value_is_shown_as_json_and_cut_short(value, spelled):
     assert shown(value) == spelled
 
 
+@pytest.mark.parametrize(
+    ("value", "spelled"),
+    [
+        ("secret", "a string of 6 characters"),
+        (["secret"], "a list of 1"),
+        ({"secret": 1}, "an object of 1 fields"),
+        (None, "null"),
+        (False, "false"),
+        (77, "a number"),
+        (1e99, "a number"),
+    ],
+)
+@pytest.mark.parametrize(
+    "place", ["the body", "prompt", "messages", "messages[3].content[0].text", "tools[1]", "stop"]
+)
+def test_a_value_in_the_place_of_a_prompt_is_named_by_kind(place, value, spelled):
+    with pytest.raises(RequestError) as caught:
+        wrong(place, value, "x")
+    assert str(caught.value) == f"'{place}' must be x, not {spelled}"
+
+
+def test_a_word_of_the_api_is_shown_wherever_it_stands():
+    with pytest.raises(RequestError, match='not "assistent"'):
+        wrong("messages[0].role", "assistent", "one of these")
+
+
 def test_a_number_that_python_will_not_spell_is_described():
     assert shown(10**5000) == "a number of thousands of digits"
 

@@ -104,9 +104,6 @@ class Connection(H11Protocol):
             self._watch_sending()
 
     def _refuse(self, error: RequestError) -> None:
-        if self.at_work:  # what its route still sends would be a second answer
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = json.dumps(error_body(error, lambda: "")).encode()
             headers = [
