@@ -6,7 +6,8 @@ from threading import Event
 
 import pytest
 
-from surefoot.cache.courier import SPARE_THREADS, WRITE_STALL_S, Batch, Job, Lane
+from surefoot.cache import courier
+from surefoot.cache.courier import SPARE_THREADS, WRITE_STALL_S, Batch, Job, Lane, ask, finish
 from surefoot.errors import TierError
 from surefoot.testing.cache_kit import Clock
 
@@ -241,3 +242,120 @@ def test_a_batch_waits_in_real_time_though_the_clock_stands_still(make, clock):
     batch.submit("late", lambda: go.wait() or 1)
     assert batch.wait(clock() + 0.02) == {}
     go.set()
+
+
+def test_what_arrives_after_its_deadline_by_the_clock_is_late_though_it_came(make, clock):
+    lane = make()
+    batch, deadline = Batch(lane, clock), clock() + 1
+    batch.submit("at the deadline", lambda: clock.pass_(1) or 1)
+    batch.submit("after it", lambda: clock.pass_(0.5) or 2)
+    assert lane.drain(10)
+    assert batch.wait(deadline) == {"at the deadline": 1}
+    assert (batch.stalled, lane.stalled) == (0, 0)
+
+
+def test_a_bug_in_a_read_is_raised_where_it_is_waited_for_and_once(make):
+    lane, go, held = make(threads=2), Event(), Event()
+    batch = Batch(lane, time.monotonic)
+    batch.submit("held", lambda: held.set() or go.wait())
+    assert held.wait(10)
+    batch.submit("bug", lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        batch.wait(time.monotonic() + 10)
+    assert batch.stalled == 1  # the other read is nobody's any more
+    go.set()
+    assert lane.drain(10)
+
+
+@pytest.mark.parametrize("answer", [7, None, False, ()])
+def test_a_question_is_answered_whatever_the_answer(make, clock, answer):
+    assert ask(make(), clock, lambda: answer, deadline=clock() + 10) == answer
+
+
+def test_a_fault_of_a_question_is_its_answer(make, clock):
+    fault = TierError("the index is damaged")
+
+    def fail():
+        raise fault
+
+    assert ask(make(), clock, fail, deadline=clock() + 10) is fault
+
+
+def test_a_question_without_an_answer_is_left_behind_and_its_late_answer_goes_nowhere(make):
+    lane, go, late = make(), Event(), []
+
+    def stall():
+        go.wait()
+        late.append("late")
+        return late
+
+    answer = None
+    while not lane.stalled:  # one that did not even start was dropped
+        answer = ask(lane, time.monotonic, stall, deadline=time.monotonic() + 0.02)
+    assert isinstance(answer, TierError)
+    assert "did not answer in time" in str(answer)
+    assert (lane.stalled, lane.stalls) == (1, 1)
+    assert ask(lane, time.monotonic, lambda: "next", deadline=time.monotonic() + 10) == "next"
+    assert late == []
+    go.set()
+    assert lane.drain(10)
+    assert (lane.stalled, lane.stalls, late) == (0, 1, ["late"])
+    assert ask(lane, time.monotonic, lambda: "again", deadline=time.monotonic() + 10) == "again"
+
+
+def test_a_question_that_no_thread_can_take_is_refused_at_once(make, clock):
+    lane, go = make(), Event()
+    while not lane.stuck:
+        ask(lane, time.monotonic, go.wait, deadline=time.monotonic() + 0.01)
+    asked = []
+    answer = ask(lane, clock, lambda: asked.append(1), deadline=clock() + 1e9)
+    assert isinstance(answer, TierError)
+    assert "no I/O thread is free" in str(answer)
+    go.set()
+    assert lane.drain(10)
+    assert asked == []
+
+
+def test_a_question_whose_deadline_has_passed_does_not_wait(make, clock):
+    lane, go = make(), Event()
+    answer = ask(lane, clock, go.wait, deadline=clock() - 600)
+    assert isinstance(answer, TierError)
+    go.set()
+
+
+def test_a_bug_in_a_question_is_raised_where_it_was_asked_and_only_there(make, clock):
+    lane = make()
+    with pytest.raises(ZeroDivisionError):
+        ask(lane, clock, lambda: 1 // 0, deadline=clock() + 10)
+    assert lane.drain(10)
+    assert lane.stalls == 0
+
+
+def test_a_bug_in_a_question_that_nobody_waits_for_reaches_the_next_who_asks(make, clock):
+    lane, go = make(), Event()
+
+    def stall():
+        go.wait()
+        return 1 // 0
+
+    while not lane.stalled:
+        ask(lane, time.monotonic, stall, deadline=time.monotonic() + 0.01)
+    go.set()
+    with pytest.raises(ZeroDivisionError):
+        lane.drain(10)
+
+
+def test_the_last_work_is_waited_for_and_its_bug_raised():
+    done = []
+    assert finish(lambda: done.append(threading.current_thread().name))
+    assert done == ["surefoot-finish"]
+    with pytest.raises(ZeroDivisionError):
+        finish(lambda: 1 // 0)
+
+
+def test_last_work_that_stalls_is_left_behind(monkeypatch):
+    monkeypatch.setattr(courier, "JOIN_S", 0.02)
+    go, ended = Event(), Event()
+    assert not finish(lambda: (go.wait(), ended.set()))
+    go.set()
+    assert ended.wait(10)

@@ -24,7 +24,7 @@ from typing import Any
 from surefoot.cache import policy
 from surefoot.cache.audit import AUDIT_COUNTERS, Auditor
 from surefoot.cache.committing import Committer, Stamp
-from surefoot.cache.courier import Job
+from surefoot.cache.courier import Job, finish
 from surefoot.cache.entry import Entry, part_entry
 from surefoot.cache.evidence import Evidence
 from surefoot.cache.features import FEATURE_COUNTERS, FeatureCache
@@ -53,6 +53,7 @@ _COUNTERS = (
     "committed_tokens",
     "verification_failures",
     "corrupt",
+    "absent",  # records that were planned on, and whose file was gone
     "disagreements",
     "unqueued_writes",
     "dropped_writes",
@@ -213,14 +214,20 @@ class Cache:
             self._counts[f"restored_tokens_{source}"] += tokens
         return restored
 
-    def stands(self, plan: Plan, blocks: int) -> bool:
-        """Return whether no fence that came after the plan bars one of its first ``blocks``."""
+    def stands(self, plan: Plan, blocks: int, features: Iterable[FeatureName] = ()) -> bool:
+        """Return whether no fence that came after the plan bars what its turn took from here.
+
+        Args:
+            plan: the turn's.
+            blocks: how many of the plan's blocks it restored.
+            features: those it found.
+        """
         self._quarantine.look()
         number = self._number(plan)
         if self._fences.last == number and not self._fences.pending():
             return True
         cover = self._fences.covering(plan.blocks[:blocks], plan.features[:blocks])
-        return max(cover, default=0) <= number
+        return max([0, *cover, *map(self._fences.number_of, features)]) <= number
 
     def kept_groups(self, plan: Plan, block_index: int, *, prompt_tokens: int) -> frozenset[str]:
         """Return the groups whose part of this block is to be cut (``policy`` states the law)."""
@@ -378,6 +385,9 @@ class Cache:
         """Stop the I/O threads and close the store; writes still queued are lost (``drain``)."""
         self._lanes.reads.close()
         self._counts["dropped_writes"] += self._lanes.writes.close()
+        finish(self._end)  # a medium that does not answer is left behind
+
+    def _end(self) -> None:
         if self._ssd:
             self._ssd.save_ticks()
         if self._journal:
@@ -492,6 +502,7 @@ class Cache:
             elif isinstance(fault, Barred):
                 self._quarantine.drop(self._holds.fence([key]))
             elif isinstance(fault, Absent):
+                self._counts["absent"] += 1
                 self._forget(self._holds.fence([key]))
         corrupt = {load: one for load, one in failed.items() if isinstance(one, CorruptRecord)}
         if corrupt:

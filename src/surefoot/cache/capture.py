@@ -10,7 +10,7 @@ unless plain names are asked for. Making a capture changes nothing in the store.
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from enum import StrEnum
 from pathlib import Path
@@ -123,14 +123,17 @@ def capture_turn(
     return look.capture(subject, turns, touched, now=now, names=names, progress=progress)
 
 
-def capture_fence(root: Path, number: int, *, now: float) -> Path | None:
+def capture_fence(
+    root: Path, number: int, *, now: float, known: Sequence[Fence] | None = None
+) -> Path | None:
     """Write the capture of a fence to ``quarantine/``, with the last turns that touched its name.
 
     Call it on the write lane, once the fence is durable. None if the store does not allow it: what
-    quarantines must not fail because it cannot be written about.
+    quarantines must not fail because it cannot be written about. ``known`` are the store's fences,
+    where the caller has them: reading them takes as long as there are many.
     """
     with suppress(SetupError, CacheFault, OSError):
-        look = _Look(root)
+        look = _Look(root, known)
         fence = next((one for one in look.fences if one.number == number), None)
         if fence is None:
             return None
@@ -260,7 +263,7 @@ def _touched(entry: Entry) -> Iterator[Touched]:
 class _Look:
     """One look at a store that changes nothing in it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, known: Sequence[Fence] | None = None) -> None:
         folder = Folder(root)
         self._root = root
         self._inventory = folder.inventory
@@ -268,11 +271,12 @@ class _Look:
         self._aside = SsdTier(folder.quarantine, RealDisk(), "reader")
         self._secret = _secret(root)
         self._kept: dict[str, str] | None = None  # records aside, by their key in the tier
-        known = Fences(
-            SsdTier(folder.fences, RealDisk(), "reader"), alone=nullcontext, wall_clock=float
-        )
-        known.load()
-        self.fences = known.known()
+        if known is None:
+            tier = SsdTier(folder.fences, RealDisk(), "reader")
+            fences = Fences(tier, alone=nullcontext, wall_clock=float)
+            fences.load()
+            known = fences.known()
+        self.fences = known
 
     def capture(
         self,

@@ -295,6 +295,27 @@ def ask(
     return TierError("the tier did not answer in time")
 
 
+def finish(run: Callable[[], None]) -> bool:
+    """Do the last I/O of a cache's life, for ``JOIN_S`` at most; false if it was left behind.
+
+    Closing an index waits for its disk like everything else, and by now no lane takes a job.
+    """
+    bugs: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            run()
+        except BaseException as bug:  # noqa: BLE001 - raised again on the thread that waits
+            bugs.append(bug)
+
+    thread = Thread(target=work, name="surefoot-finish", daemon=True)
+    thread.start()
+    thread.join(JOIN_S)
+    for bug in bugs:
+        raise bug
+    return not thread.is_alive()
+
+
 class Outage:
     """Whether a tier is planned around, because a read of it stalled lately and still does."""
 

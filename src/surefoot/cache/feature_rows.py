@@ -172,8 +172,7 @@ def stored_rows(read: Read, select: str, names: Sequence[bytes]) -> Iterator[lis
 def standing(held: Held, state: str, content: bytes, *, cover: int) -> Verdict:
     """Judge a row that stands where a record with this content is to be written."""
     if held.fence < cover:
-        # Staged, it is another's: somebody moves it aside, or writes what is barred already.
-        return Verdict.BARRED if state == State.STORED else Verdict.HELD
+        return Verdict.BARRED if state == State.STORED else Verdict.LEAVING
     return Verdict.HELD if held.content == content else Verdict.DIFFERENT
 
 

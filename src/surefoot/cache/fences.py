@@ -149,9 +149,10 @@ class Fences:
         """
         if self._tier is None:
             return []
-        found = []
+        found: list[Fence] = []
         with self._reading:
-            while (fence := self._next()) is not None:
+            # Bounded: a medium may invent values for names that it does not have.
+            while len(found) < FENCES_MOST and (fence := self._next()) is not None:
                 self._learn(fence)
                 found.append(fence)
         return found

@@ -14,6 +14,8 @@ from surefoot.cache.shelves import Shelves
 from surefoot.cache.ssd import SsdShelf
 from surefoot.errors import CacheFault
 
+SHOW_S = 0.1  # the server's event loop waits; then what was last known is shown
+
 
 class Used(NamedTuple):
     """Bytes and numbers of records on SSD."""
@@ -73,7 +75,8 @@ class Figures:
         answer = self._quarantine.ask(
             lambda: Used(
                 inventory.used(), inventory.features.used(), inventory.lineage.aside_used()
-            )
+            ),
+            within_s=SHOW_S,
         )
         if isinstance(answer, CacheFault):
             return False

@@ -41,6 +41,7 @@ class Verdict(Enum):
     HELD = auto()  # it is stored, or being written, with the same content
     DIFFERENT = auto()  # it is stored with other content: a fault
     BARRED = auto()  # what is stored there is behind a fence, and in the way
+    LEAVING = auto()  # likewise, and somebody is at work on it: moves it aside, or writes it late
 
 
 class FileRow(NamedTuple):

@@ -103,12 +103,15 @@ class LineageRows:
         features = self._read(f"SELECT name FROM features {where}", (number,))
         return parts, [row[0] for row in features]
 
-    def last_number(self) -> int:
-        """Return the greatest number of any record; 0 where there is none."""
+    def last_number(self, *, before: int = 2**63 - 1) -> int:
+        """Return the greatest number below ``before`` of any record, in quarantine as well; or 0.
+
+        A record that has a greater one is nobody's: it is never good, and says nothing.
+        """
         (row,) = self._read(
-            "SELECT max((SELECT coalesce(max(fence), 0) FROM parts), "
-            "(SELECT coalesce(max(fence), 0) FROM features))",
-            (),
+            "SELECT coalesce(max(fence), 0) FROM (SELECT fence FROM parts UNION "
+            "SELECT fence FROM features UNION SELECT number FROM aside) WHERE fence < ?",
+            (before,),
         )
         return int(row[0])
 

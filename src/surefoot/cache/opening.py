@@ -17,7 +17,7 @@ from surefoot.cache.cache import Cache
 from surefoot.cache.capture import capture_fence
 from surefoot.cache.courier import Job, Lane, Lanes, Outage
 from surefoot.cache.feature_ram import FeatureRam
-from surefoot.cache.fences import Fence, Fences
+from surefoot.cache.fences import FENCE_END, Fence, Fences
 from surefoot.cache.folder import SECRET_BYTES, Folder, RandomBytes
 from surefoot.cache.inventory import Inventory, open_inventory
 from surefoot.cache.journal import JOURNAL, Journal
@@ -185,11 +185,11 @@ def tended_inventory(folder: Folder, tiers: StoreTiers, fences: Fences, *, now: 
     inventory = open_inventory(folder.inventory)
     # A medium that fails now may answer later; until then its parts are misses.
     with suppress(TierError):
-        if inventory.lineage.last_number() > fences.last:
+        if inventory.lineage.last_number(before=FENCE_END) > fences.last:
             fences.refresh()  # another process may have put it up just now
         reconcile(tiers.records, inventory, living=living, last=fences.last, now=now)
         account_aside(tiers.quarantine, inventory)
-        last = inventory.lineage.last_number()
+        last = inventory.lineage.last_number(before=FENCE_END)
         if last > fences.last:
             fences.outlived(last)
         for writer in dead:
@@ -271,14 +271,14 @@ def _open_store(
         secret,
         partial(membership.leave, inventory),
         Journal(folder.root / JOURNAL, secret=secret, settings=described),
-        lambda fence: _capture(folder.root, fence, membership.wall_clock()),
+        lambda fence: _capture(folder.root, fence, fences, membership.wall_clock()),
     )
 
 
-def _capture(root: Path, fence: Fence, now: float) -> None:
+def _capture(root: Path, fence: Fence, fences: Fences, now: float) -> None:
     # Evidence is worth a try; the quarantine itself never waits for it, nor fails by it.
     with suppress(SurefootError, OSError):
-        capture_fence(root, fence.number, now=now)
+        capture_fence(root, fence.number, now=now, known=fences.known())
 
 
 def _set_aside(ssd: SsdShelf, fences: Fences) -> None:

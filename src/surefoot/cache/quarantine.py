@@ -21,6 +21,8 @@ from surefoot.errors import CacheFault, TierError
 from surefoot.identity import BlockName, FeatureName
 
 LOOK_S = 1.0  # a look at fences and inventory takes a tenth of a millisecond, if the disk answers
+MOVED_AT_ONCE = 64  # records, which takes some tenths of a second
+SETTLE_AGAIN_S = 1.0  # until a fence that could not be written is tried again
 DURABLE_S = 1.0  # a fence is down by then, if the disk answers
 
 Answer = TypeVar("Answer")
@@ -61,6 +63,7 @@ class Quarantine:
         self._lanes = shelves.lanes
         self._lock = shelves.lock
         self._clock = shelves.clock
+        self._settle_at = 0.0  # before that, a fence that could not be written is not tried again
         self._blind = Outage(shelves.lanes.reads, shelves.clock)
         self._behind: dict[PartKey, Fence] = {}  # what bars a part that somebody stands on still
         self._ours: set[bytes] = set()  # names barred here whose fence is not swept yet
@@ -83,7 +86,7 @@ class Quarantine:
 
         found = self.ask(read)
         self._heed()
-        if self.fences.pending():
+        if self.fences.pending() and self._clock() >= self._settle_at:
             self._write_soon(self._settle)
         if isinstance(found, CacheFault):
             return _BLIND
@@ -96,13 +99,16 @@ class Quarantine:
             self.fences.refresh()
         self._heed()
 
-    def ask(self, question: Callable[[], Answer]) -> Answer | CacheFault:
-        """Ask the store something on a reading thread, for ``LOOK_S`` at most."""
+    def ask(
+        self, question: Callable[[], Answer], *, within_s: float | None = None
+    ) -> Answer | CacheFault:
+        """Ask the store something on a reading thread, for ``LOOK_S`` at most, or ``within_s``."""
         ssd = self._ssd
         assert ssd is not None
         if self._blind.lasts:
             return TierError("the store did not answer lately")
-        answer = ask(self._lanes.reads, self._clock, question, deadline=self._clock() + LOOK_S)
+        deadline = self._clock() + (LOOK_S if within_s is None else within_s)
+        answer = ask(self._lanes.reads, self._clock, question, deadline=deadline)
         if isinstance(answer, CacheFault):
             ssd.counts.failures += 1
             self._blind.begin()
@@ -192,10 +198,18 @@ class Quarantine:
                 free = self._fence(old, fence)
                 for key in free:
                     self._holds.leave(key)
-            ssd.set_aside(free, fence.number, keep=fence.keeps)
             ssd.set_features_aside(features, fence.number, keep=fence.keeps)
+            self._move_some(ssd, free, fence)
 
         self._write_soon(sweep)
+
+    def _move_some(self, ssd: SsdShelf, keys: Sequence[PartKey], fence: Fence) -> None:
+        """Move parts aside, a few at a time: what was committed is not to wait for thousands."""
+        ssd.set_aside(keys[:MOVED_AT_ONCE], fence.number, keep=fence.keeps)
+        rest = keys[MOVED_AT_ONCE:]
+        if rest:
+            # Refused by a lane that closes: then whoever opens the store next moves them.
+            self._lanes.writes.submit(Job(lambda: self._move_some(ssd, rest, fence), 0))
 
     def _fence(self, keys: Sequence[PartKey], fence: Fence) -> list[PartKey]:
         """Bar parts from new borrowers; return those that nobody stands on."""
@@ -217,6 +231,7 @@ class Quarantine:
             self.fences.settle()
         except TierError:
             self._ssd.counts.failures += 1
+            self._settle_at = self._clock() + SETTLE_AGAIN_S
         self._heed()
 
     def _write_soon(self, run: Callable[[], None]) -> bool:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Hashable, Iterable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Lock
+from math import inf
+from threading import Event, Lock
 from typing import Generic, TypeVar
 
 from surefoot.cache.fences import Fence
@@ -34,6 +35,8 @@ ASIDE_SHARE = 1 / 16  # of the capacity, what quarantined records may take up
 LOW_WATER = 0.95  # an eviction goes down to this, so that one judges the store for many writes
 FILE_SLACK_BYTES = 4096  # a file takes up whole blocks of the disk
 FLUSH_TICKS = 1024
+LEAVING_S = 0.01  # until what another process moves aside is looked at again; it takes that long
+LEAVING_TRIES = 25
 FLUSH_S = 10.0
 
 Key = TypeVar("Key", bound=Hashable)
@@ -177,11 +180,9 @@ class SsdShelf:
         inventory = self.inventory
         for key in keys:
             # One at a time, so that whoever computes a part anew is hardly ever in its way.
-            if self._seized(partial(inventory.seize, key, number, owner=self._owner)):
-                if keep:
-                    self._file_aside(record_key(*key), number)
+            if self._seized(partial(inventory.seize, key, below or number, owner=self._owner)):
                 self.counts.quarantined_parts += 1
-                self.remove([key])
+                self._move(record_key(*key), number if keep else None, partial(self.remove, [key]))
             self._holds.gone(key)
 
     def set_features_aside(
@@ -191,10 +192,9 @@ class SsdShelf:
         rows = self.inventory.features
         for name in names:
             if self._seized(partial(rows.seize, name, number, owner=self._owner)):
-                if keep:
-                    self._file_aside(feature_key(name), number)
                 self.counts.quarantined_features += 1
-                self.remove_features([name])
+                remove = partial(self.remove_features, [name])
+                self._move(feature_key(name), number if keep else None, remove)
 
     def _seized(self, seize: Callable[[], bool]) -> bool:
         try:
@@ -214,7 +214,8 @@ class SsdShelf:
             return rows.parts_before(number), rows.features_before(number)
         held = self.inventory.features.held([FeatureName(fence.name)])
         features = [name for name, one in held.items() if one.fence < number]
-        return rows.parts_below(fence.name, number), features
+        parts = rows.parts_below(fence.name, number)
+        return sorted(parts, key=lambda key: key[0] != fence.name), features
 
     def remove(self, keys: Iterable[PartKey]) -> None:
         """Delete parts that ``Holds`` says are leaving: file first, then row."""
@@ -277,7 +278,9 @@ class SsdShelf:
 
         ``features``: bring those under their budget as well.
         """
+        most = int(self.quota.capacity * ASIDE_SHARE)
         try:
+            self.empty_quarantine(self.inventory.lineage.aside_used()[0] - most)
             if features:
                 self.make_feature_room(0)
             self.make_room(0)
@@ -323,18 +326,22 @@ class SsdShelf:
         self.counts.feature_evictions += len(victims)
         self.remove_features(victims)
 
-    def empty_quarantine(self, free: float) -> None:
+    def empty_quarantine(self, free: float, *, before: float = inf) -> None:
         """Delete quarantined records, the oldest fence's first, until ``free`` bytes are freed.
+
+        Only those of fences ``before`` this number.
 
         Raises:
             TierError: the inventory failed.
         """
         victims = []
         for one in self.inventory.lineage.aside():
-            if free <= 0:
+            if free <= 0 or one.number >= before:
                 break
             victims.append(one.key)
             free -= one.nbytes
+        if not victims:
+            return
         for key in victims:
             self._delete_file(key, self.quarantine)
         self.inventory.lineage.drop_aside(victims)
@@ -400,11 +407,17 @@ class SsdShelf:
             self.counts.refused += 1
             return True
         verdict = stage(estimate)
-        if verdict is Verdict.BARRED:
-            set_aside()
+        for _ in range(LEAVING_TRIES):
+            if verdict is Verdict.BARRED:
+                set_aside()
+            elif verdict is Verdict.LEAVING:
+                Event().wait(LEAVING_S)
+            else:
+                break
             verdict = stage(estimate)
         if verdict is not Verdict.STAGED:
-            return verdict is Verdict.HELD
+            self.counts.refused += verdict is not Verdict.HELD
+            return verdict is not Verdict.DIFFERENT
         try:
             nbytes = self.tier.put(key, data)
             self.quota.budget.spend(nbytes)
@@ -447,19 +460,29 @@ class SsdShelf:
             node = nodes.setdefault(name, Node(block.parent, block.start, block.end))
             node.parts.setdefault(group, Stored(0, now, fast=True))
 
-    def _file_aside(self, key: str, number: int) -> None:
+    def _move(self, key: str, number: int | None, remove: Callable[[], None]) -> None:
+        """Remove a record; with a fence's ``number``, put it into quarantine if there is room."""
         # A copy and not a rename: quarantine may be another tier, and takes little of what falls.
+        # Removed first, a record needs no room but its own.
+        data = None
+        try:
+            data = self.tier.get(key) if number is not None else None
+        except TierError:
+            self.counts.failures += 1
+        remove()
+        if data is None or number is None:
+            return
         aside_key = f"{number:010d}.{key}"
         try:
-            data = self.tier.get(key)
-            if data is not None and self._room_aside(len(data) + FILE_SLACK_BYTES):
+            # It takes up what it took where it lay: whole blocks of the disk.
+            if self._room_aside(-(-len(data) // FILE_SLACK_BYTES) * FILE_SLACK_BYTES, number):
                 nbytes = self.quarantine.put(aside_key, data)
                 self.quota.budget.spend(nbytes)
                 self.inventory.lineage.put_aside([Aside(aside_key, number, nbytes)])
         except TierError:
-            self.counts.failures += 1  # what cannot be kept is deleted all the same
+            self.counts.failures += 1
 
-    def _room_aside(self, nbytes: int) -> bool:
+    def _room_aside(self, nbytes: int, number: int) -> bool:
         most = int(self.quota.capacity * ASIDE_SHARE)
         if nbytes > most or self.quota.free_bytes() - nbytes < self.quota.free_floor:
             return False
@@ -467,8 +490,10 @@ class SsdShelf:
             return False
         over = self.inventory.lineage.aside_used()[0] + nbytes - most
         if over > 0:
-            self.empty_quarantine(over)
-        return self.used() + nbytes <= self.quota.capacity
+            # What was fenced by its own name came first, and matters more than what descends.
+            self.empty_quarantine(over, before=number)
+            over = self.inventory.lineage.aside_used()[0] + nbytes - most
+        return over <= 0 and self.used() + nbytes <= self.quota.capacity
 
     def _delete_file(self, key: str, tier: Tier | None = None) -> None:
         try:

@@ -221,7 +221,7 @@ class Clock:
         self.now += seconds
 
 
-class FaultyTier(SsdTier):
+class SwitchedTier(SsdTier):
     """The SSD tier on the real disk, with faults to switch on.
 
     ``hold``: reads wait for ``release``. ``fail_puts``, ``fail_gets``: raise TierError. ``mangle``:
@@ -278,19 +278,20 @@ class Bench:
         self.groups = groups
         self.clock = Clock()
         self.wall = Clock(1_700_000_000.0)
-        self.tiers: list[FaultyTier] = []
+        self.tiers: list[SwitchedTier] = []
         self.ram_bytes = 1 << 20
         self.ssd_bytes = 1 << 30
         self.feature_schema: FeatureSchema | None = FEATURES
         self.feature_ram_bytes = 1 << 20
         self.feature_ssd_bytes = 1 << 28
         self.free_floor_bytes = 0
+        self.write_budget = 0
         self.io_threads = 2
         self.queue_bytes = 1 << 20
         self._writers = 0
 
     @property
-    def tier(self) -> FaultyTier:
+    def tier(self) -> SwitchedTier:
         """The tier of the cache opened last."""
         return self.tiers[-1]
 
@@ -318,6 +319,7 @@ class Bench:
             feature_ram_bytes=self.feature_ram_bytes,
             feature_ssd_bytes=self.feature_ssd_bytes,
             free_floor_bytes=self.free_floor_bytes,
+            write_budget=self.write_budget,
             io_threads=self.io_threads,
             queue_bytes=self.queue_bytes,
             clock=self.clock,
@@ -337,5 +339,5 @@ class Bench:
     def _tier(self, folder: Path, writer: str) -> SsdTier:
         if folder.name != "records":
             return SsdTier(folder, RealDisk(), writer)  # fences, and what they bar
-        self.tiers.append(FaultyTier(folder, writer))
+        self.tiers.append(SwitchedTier(folder, writer))
         return self.tier

@@ -208,15 +208,8 @@ def _stands(ledger: Ledger) -> bool:
     if plan is None:
         return True
     restored = ledger.restored.boundary if ledger.restored else 0
-    # Features that were found are in the blocks that consumed them.
-    found = [media for media, was_stored in ledger.supplied.items() if was_stored]
-    shown = [
-        index
-        for index, block in enumerate(plan.blocks)
-        if any(span.media in found for span in block.spans)
-    ]
-    reached = max([restored, *(index + 1 for index in shown)])
-    return reached == 0 or cache.stands(plan, reached)
+    found = [ledger.features[media] for media, stored in ledger.supplied.items() if stored]
+    return not (restored or found) or cache.stands(plan, restored, found)
 
 
 def _compute(
