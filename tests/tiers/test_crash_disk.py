@@ -93,3 +93,15 @@ def test_a_survivor_shares_nothing_with_the_disk_it_came_from():
         survivor.make_folder(F)
         survivor.write_new(F / "b", b"2")
     assert [entry.name for entry in disk.entries(F)] == ["a"]
+
+
+def test_disks_are_told_apart_by_what_a_reader_sees():
+    disk = CrashDisk()
+    disk.make_folder(F)
+    disk.write_new(F / "a", b"1")
+    disk.write_new(A, b"2")
+    assert disk.told() == ((A, b"2"), (F / "a", b"1"))
+    assert disk.files() == [A, F / "a"]
+    disk.remove(A)
+    assert disk.files() == [F / "a"]
+    assert len({survivor.told() for survivor in disk.after_cut()}) == 9

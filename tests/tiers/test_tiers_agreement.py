@@ -73,8 +73,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule()
     def sweep(self):
-        for life in range(1, self.lives):
-            self.ssd.sweep(f"w{life}")
+        self.ssd.sweep([f"w{self.lives}"])
 
     @invariant()
     def they_agree(self):

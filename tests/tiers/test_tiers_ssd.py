@@ -76,7 +76,7 @@ def check_it_works_again(disk):
     tier = SsdTier(ROOT, disk, "w2")
     values = {key: tier.get(key) for key in (KEY, NEIGHBOUR)}
     assert {key for key, _ in tier.list()} == {k for k, v in values.items() if v is not None}
-    tier.sweep("w1")
+    tier.sweep(["w2"])
     assert not any("staged" in entry.name for _, entry in tier._files())
     tier.put(KEY, b"after")
     assert tier.get(KEY) == b"after"
@@ -273,7 +273,7 @@ class BrokenDisk:
         lambda tier: tier.head(KEY, 1),
         lambda tier: tier.delete(KEY),
         lambda tier: list(tier.list()),
-        lambda tier: tier.sweep("w2"),
+        lambda tier: tier.sweep(["w2"]),
     ],
 )
 def test_every_fault_of_the_disk_is_a_tier_error(act):
@@ -396,11 +396,11 @@ def test_a_dead_writers_leftovers_are_swept_and_a_living_ones_are_not():
         disk.write_new(ROOT / "ab" / name, b"half")
     tier = plain(disk)
     assert [key for key, _ in tier.list()] == ["abc.staged.dead"]
-    assert tier.sweep("dead") == 2
-    assert tier.sweep("dead") == 0
+    assert tier.sweep(["w1", "un-dead"]) == 2
+    assert tier.sweep(["w1", "un-dead"]) == 0
     names = {entry.name for _, entry in tier._files()}
     assert names == {"abc.staged.dead.rec", "xyz.0.staged.un-dead"}
-    assert SsdTier(ROOT, CrashDisk(), "w1").sweep("dead") == 0
+    assert SsdTier(ROOT, CrashDisk(), "w1").sweep([]) == 0
 
 
 class Swept(CrashDisk):
@@ -418,10 +418,10 @@ def test_a_leftover_that_is_gone_already_is_not_counted():
     disk.write_new(ROOT / "ab" / "abcdef.0.staged.dead", b"half")
     disk.__class__ = Swept
     disk.error = FileNotFoundError(2, "No such file")
-    assert plain(disk).sweep("dead") == 0
+    assert plain(disk).sweep(["w1"]) == 0
     disk.error = OSError(5, "Input/output error")
     with pytest.raises(TierError, match=r"abcdef\.0\.staged\.dead"):
-        plain(disk).sweep("dead")
+        plain(disk).sweep(["w1"])
 
 
 def test_a_listing_leaves_out_what_is_not_the_tiers_own():

@@ -106,22 +106,41 @@ class FeatureRows:
         """
         with self._write() as connection:
             row = connection.execute(
-                "SELECT content, fence, state FROM features WHERE name = ?", (header.name,)
+                "SELECT content, fence, state, owner FROM features WHERE name = ?", (header.name,)
             ).fetchone()
-            if row is not None:
+            if row is not None and not left_staged(row, owner, header.content, cover=cover):
                 return standing(Held(*row[:2]), row[2], header.content, cover=cover)
+            if row is not None:
+                connection.execute("DELETE FROM features WHERE name = ?", (header.name,))
             _insert(connection, header, FileRow(State.STAGED, owner, nbytes), tick)
         return Verdict.STAGED
 
-    def publish(self, name: FeatureName, *, owner: str, nbytes: int) -> bool:
-        """Say that a staged item's file is durable, and its size; false if it was dropped."""
+    def publish(self, name: FeatureName, *, content: bytes, nbytes: int) -> bool:
+        """Say that a staged item's file is durable, and its size; false if it was dropped.
+
+        Whoever staged it: several processes may write one item at once, and the first is enough.
+        """
         with self._write() as connection:
             cursor = connection.execute(
-                "UPDATE features SET state = 'stored', bytes = ? "
-                "WHERE name = ? AND owner = ? AND state = 'staged'",
-                (nbytes, name, owner),
+                "UPDATE features SET state = 'stored', bytes = ? WHERE name = ? AND content = ?",
+                (nbytes, name, content),
             )
             return cursor.rowcount > 0
+
+    def retract(self, name: FeatureName, *, owner: str, delete: Callable[[], None]) -> None:
+        """Drop what ``owner`` staged and could not write; nobody stages it anew meanwhile."""
+        with self._write() as connection:
+            if staged_by(connection, "features WHERE name = ?", (name,), owner):
+                delete()
+                connection.execute("DELETE FROM features WHERE name = ?", (name,))
+
+    def drop_staged(self, rows: Mapping[FeatureName, FileRow]) -> None:
+        """Forget items that a dead writer left staged, unless somebody took them over since."""
+        with self._write() as connection:
+            connection.executemany(
+                "DELETE FROM features WHERE name = ? AND owner = ? AND state = 'staged'",
+                [(name, row.owner) for name, row in rows.items()],
+            )
 
     def adopt(self, found: Iterable[tuple[FeatureHeader, int]], *, tick: float) -> None:
         """Enter records that lie in the tier without a row, with their bytes on disk."""
@@ -167,6 +186,26 @@ def stored_rows(read: Read, select: str, names: Sequence[bytes]) -> Iterator[lis
         some = names[first : first + NAMES_PER_QUERY]
         marks = ",".join("?" * len(some))
         yield read(f"{select} WHERE name IN ({marks}) AND state = 'stored'", some)
+
+
+def left_staged(row: Sequence[Any], owner: str, content: bytes, *, cover: int) -> bool:
+    """Whether a row (content, fence, state, owner) is one that another process staged.
+
+    It may die at it, and then nobody would have written what this one is told was stored: so this
+    one takes the row over and writes as well. Both write the same content, and neither is barred.
+    """
+    same = row[0] == content and row[1] >= cover
+    return bool(same and row[2] == State.STAGED and row[3] != owner)
+
+
+def staged_by(
+    connection: sqlite3.Connection, where: str, key: Sequence[object], owner: str
+) -> bool:
+    """Whether the row is staged, by this owner."""
+    found = connection.execute(
+        f"SELECT 1 FROM {where} AND owner = ? AND state = 'staged'", (*key, owner)
+    )
+    return found.fetchone() is not None
 
 
 def standing(held: Held, state: str, content: bytes, *, cover: int) -> Verdict:

@@ -151,8 +151,10 @@ class Fences:
             return []
         found: list[Fence] = []
         with self._reading:
-            # Bounded: a medium may invent values for names that it does not have.
-            while len(found) < FENCES_MOST and (fence := self._next()) is not None:
+            while (fence := self._next()) is not None:
+                # Bounded: a medium may invent values for names that it does not have.
+                if len(found) == 2 * FENCES_MOST:
+                    raise TierError("there are more fences than a store keeps")
                 self._learn(fence)
                 found.append(fence)
         return found

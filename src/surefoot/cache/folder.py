@@ -65,19 +65,21 @@ class Folder:
     def secret(self, random_bytes: RandomBytes) -> bytes:
         """Return the store's secret; a missing or damaged one is made anew."""
         path = self.root / "secret"
-        with suppress(OSError):
-            found = path.read_bytes()
-            if len(found) == SECRET_BYTES:
-                return found
-        made = random_bytes(SECRET_BYTES)
-        staged = path.with_suffix(".staged")
-        staged.unlink(missing_ok=True)
-        descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(made)
-            file.flush()
-            os.fsync(file.fileno())
-        staged.replace(path)
+        # Two processes that open a new store at once must end with one secret.
+        with self.opening():
+            with suppress(OSError):
+                found = path.read_bytes()
+                if len(found) == SECRET_BYTES:
+                    return found
+            made = random_bytes(SECRET_BYTES)
+            staged = path.with_suffix(".staged")
+            staged.unlink(missing_ok=True)
+            descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(made)
+                file.flush()
+                os.fsync(file.fileno())
+            staged.replace(path)
         return made
 
     def own(self, writer: str, model: str) -> None:

@@ -17,7 +17,15 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, TypeAlias
 
-from surefoot.cache.feature_rows import FEATURE_TABLES, FeatureRows, Held, standing, stored_rows
+from surefoot.cache.feature_rows import (
+    FEATURE_TABLES,
+    FeatureRows,
+    Held,
+    left_staged,
+    staged_by,
+    standing,
+    stored_rows,
+)
 from surefoot.cache.forest import Node, Stored
 from surefoot.cache.lifecycle import FileRow, PartKey, State, Verdict
 from surefoot.cache.lineage_rows import LINEAGE_TABLES, LineageRows, enter_consumed
@@ -198,23 +206,49 @@ class Inventory:
         block, group = header.block, header.group
         with self._write() as connection:
             row = connection.execute(
-                "SELECT content, fence, state FROM parts WHERE name = ? AND grp = ?",
+                "SELECT content, fence, state, owner FROM parts WHERE name = ? AND grp = ?",
                 (block.name, group),
             ).fetchone()
-            if row is not None:
+            if row is not None and not left_staged(row, owner, header.content, cover=cover):
                 return standing(Held(*row[:2]), row[2], header.content, cover=cover)
+            if row is not None:
+                connection.execute(
+                    "DELETE FROM parts WHERE name = ? AND grp = ?", (block.name, group)
+                )
             _insert(connection, [(header, FileRow(State.STAGED, owner, nbytes))], tick)
         return Verdict.STAGED
 
-    def publish(self, key: PartKey, *, owner: str, nbytes: int) -> bool:
-        """Say that a staged part's file is durable, and its size; false if it was dropped."""
+    def publish(self, key: PartKey, *, content: bytes, nbytes: int) -> bool:
+        """Say that a staged part's file is durable, and its size; false if it was dropped.
+
+        Whoever staged it: several processes may write one part at once, and the first is enough.
+        """
         with self._write() as connection:
             cursor = connection.execute(
                 "UPDATE parts SET state = 'stored', bytes = ? "
-                "WHERE name = ? AND grp = ? AND owner = ? AND state = 'staged'",
-                (nbytes, *key, owner),
+                "WHERE name = ? AND grp = ? AND content = ?",
+                (nbytes, *key, content),
             )
             return cursor.rowcount > 0
+
+    def retract(self, key: PartKey, *, owner: str, delete: Callable[[], None]) -> None:
+        """Drop what ``owner`` staged and could not write; nobody stages it anew meanwhile."""
+        with self._write() as connection:
+            if staged_by(connection, "parts WHERE name = ? AND grp = ?", key, owner):
+                delete()
+                _forget(connection, [key])
+
+    def drop_staged(self, rows: Mapping[PartKey, FileRow]) -> None:
+        """Forget parts that a dead writer left staged, unless somebody took them over since."""
+        with self._write() as connection:
+            _forget(
+                connection,
+                [
+                    key
+                    for key, row in rows.items()
+                    if staged_by(connection, "parts WHERE name = ? AND grp = ?", key, row.owner)
+                ],
+            )
 
     def adopt(self, found: Iterable[tuple[Header, int]], *, tick: float) -> None:
         """Enter records that lie in the tier without a row, with their bytes on disk."""
@@ -237,17 +271,8 @@ class Inventory:
 
     def drop(self, keys: Iterable[PartKey]) -> None:
         """Forget parts, and blocks that have none left."""
-        listed = list(keys)
         with self._write() as connection:
-            connection.executemany("DELETE FROM parts WHERE name = ? AND grp = ?", listed)
-            names = {(name,) for name, _ in listed}
-            without = "AND NOT EXISTS (SELECT 1 FROM parts WHERE parts.name = {})"
-            for table, column in (("blocks", "name"), ("consumed", "block")):
-                connection.executemany(
-                    f"DELETE FROM {table} WHERE {column} = ? "
-                    + without.format(f"{table}.{column}"),
-                    names,
-                )
+            _forget(connection, list(keys))
 
     def resize(self, sizes: Mapping[PartKey, int]) -> None:
         """Account stored parts with the bytes that their files take up (I6)."""
@@ -313,6 +338,17 @@ class Inventory:
                 self._writer.rollback()
                 raise
             self._writer.commit()
+
+
+def _forget(connection: sqlite3.Connection, keys: list[PartKey]) -> None:
+    connection.executemany("DELETE FROM parts WHERE name = ? AND grp = ?", keys)
+    names = {(name,) for name, _ in keys}
+    without = "AND NOT EXISTS (SELECT 1 FROM parts WHERE parts.name = {})"
+    for table, column in (("blocks", "name"), ("consumed", "block")):
+        connection.executemany(
+            f"DELETE FROM {table} WHERE {column} = ? " + without.format(f"{table}.{column}"),
+            names,
+        )
 
 
 def open_inventory(path: Path) -> Inventory:

@@ -24,7 +24,7 @@ from surefoot.cache.journal import JOURNAL, Journal
 from surefoot.cache.lifecycle import Holds
 from surefoot.cache.quota import encode_laws, laws_of
 from surefoot.cache.ram import RamShelf
-from surefoot.cache.reconcile import account_aside, reconcile
+from surefoot.cache.reconcile import account_aside, older_than, reconcile
 from surefoot.cache.shelves import Shelves
 from surefoot.cache.ssd import Quota, SsdShelf
 from surefoot.cache.write_budget import WriteBudget
@@ -192,9 +192,10 @@ def tended_inventory(folder: Folder, tiers: StoreTiers, fences: Fences, *, now: 
         last = inventory.lineage.last_number(before=FENCE_END)
         if last > fences.last:
             fences.outlived(last)
+        # By who lives, not by who is known to be dead: the power may have taken a lock's name.
+        for tier in tiers:
+            tier.sweep(living)
         for writer in dead:
-            for tier in tiers:
-                tier.sweep(writer)
             folder.forget(writer)
     return inventory
 
@@ -264,7 +265,7 @@ def _open_store(
         open_models=partial(open_models, folder),
         wall_clock=membership.wall_clock,
     )
-    _set_aside(ssd, fences)
+    _set_aside(ssd, fences, tiers.records, now=membership.wall_clock())
     return _Opened(
         ssd,
         fences,
@@ -281,13 +282,19 @@ def _capture(root: Path, fence: Fence, fences: Fences, now: float) -> None:
         capture_fence(root, fence.number, now=now, known=fences.known())
 
 
-def _set_aside(ssd: SsdShelf, fences: Fences) -> None:
+def _set_aside(ssd: SsdShelf, fences: Fences, tier: SsdTier, *, now: float) -> None:
     """Move aside what a fence bars and whoever put it up had no time to move."""
     try:
         if ssd.inventory.lineage.first_number() >= fences.last:
             return
         for fence in fences.known():
-            parts, features = ssd.barred(fence)
+            parts, features = older_than(
+                fence.number,
+                *ssd.barred(fence),
+                tier=tier,
+                inventory=ssd.inventory,
+                now=now,
+            )
             if parts:
                 ssd.set_aside(parts, fence.number, keep=fence.keeps)
             if features:

@@ -65,6 +65,7 @@ class Quarantine:
         self._clock = shelves.clock
         self._settle_at = 0.0  # before that, a fence that could not be written is not tried again
         self._blind = Outage(shelves.lanes.reads, shelves.clock)
+        self._settled = Event()  # what was barred is durable, or cannot be yet
         self._behind: dict[PartKey, Fence] = {}  # what bars a part that somebody stands on still
         self._ours: set[bytes] = set()  # names barred here whose fence is not swept yet
         self._heeded = fences.last  # the last fence that was acted upon here
@@ -119,6 +120,7 @@ class Quarantine:
         with self._lock:
             self.raised += 1
             self._ours.add(name)
+            self._settled.clear()
             self._apply([self.fences.bar(name, reason, detail)])
         self._write_soon(self._settle)
 
@@ -137,9 +139,8 @@ class Quarantine:
 
     def wait_durable(self) -> None:
         """Wait until what is barred is durable, for ``DURABLE_S`` at most."""
-        settled = Event()
-        if self.fences.pending() and self._write_soon(settled.set):
-            settled.wait(DURABLE_S)
+        if self.fences.pending() and not self._lanes.writes.stuck:
+            self._settled.wait(DURABLE_S)
 
     def drop(self, keys: Sequence[PartKey]) -> None:
         """Let go of parts behind a fence: out of RAM, and aside on SSD; the lock is held."""
@@ -232,6 +233,9 @@ class Quarantine:
         except TierError:
             self._ssd.counts.failures += 1
             self._settle_at = self._clock() + SETTLE_AGAIN_S
+            self._settled.set()
+        if not self.fences.pending():
+            self._settled.set()
         self._heed()
 
     def _write_soon(self, run: Callable[[], None]) -> bool:

@@ -1,20 +1,24 @@
 """Bring the inventory and the files together: at open, and for the commands that tend a store.
 
 The same three steps serve a crash, a lost or damaged inventory, and a file that somebody removed:
-what a dead writer left staged goes; a row whose file is gone goes; a record without a row is
-adopted from its header. A row that names a fence which nobody put up says nothing, so its record is
+a row that a dead writer left staged goes; a row whose file is gone goes; a record without a row is
+adopted from its header. A file under a staged row is adopted likewise: it is whole (I3), and the
+power may have taken the row's last change after the file was acknowledged.
+
+A row that names a fence which nobody put up says nothing, so its record is
 adopted anew. Nothing is served on the strength of this: a restore verifies every record.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
 from surefoot.cache.fences import FENCE_END
 from surefoot.cache.inventory import Inventory
-from surefoot.cache.lifecycle import FileRow, State
+from surefoot.cache.lifecycle import FileRow, PartKey, State
 from surefoot.cache.lineage_rows import Aside
 from surefoot.errors import CorruptRecord
+from surefoot.identity import FeatureName
 from surefoot.record import (
     HEADER_PREFIX_BYTES,
     FeatureHeader,
@@ -65,10 +69,12 @@ def reconcile(
     parts, features = inventory.parts(), inventory.features.files()
     files = dict(tier.list())
     old_parts = _compare(tier, files, parts, lambda key: record_key(*key), living)
-    inventory.drop([*old_parts.staged, *old_parts.missing])
+    inventory.drop_staged({key: parts.pop(key) for key in old_parts.staged})
+    inventory.drop(old_parts.missing)
     inventory.resize(old_parts.sizes)
     old_features = _compare(tier, files, features, feature_key, living)
-    inventory.features.drop([*old_features.staged, *old_features.missing])
+    inventory.features.drop_staged({name: features.pop(name) for name in old_features.staged})
+    inventory.features.drop(old_features.missing)
     inventory.features.resize(old_features.sizes)
     known = {*(record_key(*key) for key in parts), *map(feature_key, features)}
     unreadable: list[str] = []
@@ -87,6 +93,46 @@ def reconcile(
         len(old_parts.staged) + len(old_features.staged),
         len(unreadable),
     )
+
+
+def older_than(
+    number: int,
+    parts: Iterable[PartKey],
+    features: Iterable[FeatureName],
+    *,
+    tier: SsdTier,
+    inventory: Inventory,
+    now: float,
+) -> tuple[list[PartKey], list[FeatureName]]:
+    """Return those whose files are as old as their rows say, below ``number``.
+
+    The power may have taken the rows' last change, and with it the number of a record that was
+    stored anew after a fence: what is not old has its row corrected.
+
+    Raises:
+        TierError: the medium or the inventory failed.
+    """
+    renewed: list[tuple[str, Header | FeatureHeader]] = []
+
+    def old(key: str) -> bool:
+        try:
+            header = _header(tier, key)
+        except CorruptRecord:
+            return True
+        if header is None or header.fence < number:
+            return True
+        renewed.append((key, header))
+        return False
+
+    old_parts = [one for one in parts if old(record_key(*one))]
+    old_features = [one for one in features if old(feature_key(one))]
+    headers = [header for _, header in renewed]
+    inventory.drop((one.block.name, one.group) for one in headers if isinstance(one, Header))
+    inventory.features.drop(one.name for one in headers if isinstance(one, FeatureHeader))
+    if renewed:
+        sizes = dict(tier.list())
+        _adopt(inventory, [(one, sizes[key]) for key, one in renewed if key in sizes], now)
+    return old_parts, old_features
 
 
 def account_aside(quarantine: SsdTier, inventory: Inventory) -> None:
@@ -121,13 +167,10 @@ def _compare(
     key_of: Callable[[Key], str],
     living: Collection[str],
 ) -> _Compared[Key]:
-    """Compare one table with the files; what was left staged leaves the tier and ``files``."""
+    """Compare one table with the files."""
     staged = [
         key for key, row in rows.items() if row.state is State.STAGED and row.owner not in living
     ]
-    for key in staged:
-        tier.delete(key_of(key))
-        files.pop(key_of(key), None)
     # A file published after the listing is no missing one: ask again before dropping a row.
     missing = [
         key

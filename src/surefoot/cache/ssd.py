@@ -133,8 +133,10 @@ class SsdShelf:
                 stage=lambda nbytes: inventory.stage(
                     header, owner=owner, nbytes=nbytes, tick=tick, cover=cover
                 ),
-                publish=lambda nbytes: inventory.publish(key, owner=owner, nbytes=nbytes),
-                drop=lambda: inventory.drop([key]),
+                publish=lambda nbytes: inventory.publish(
+                    key, content=header.content, nbytes=nbytes
+                ),
+                retract=lambda delete: inventory.retract(key, owner=owner, delete=delete),
                 set_aside=lambda: self.set_aside([key], cover),
             )
         except TierError:
@@ -156,8 +158,8 @@ class SsdShelf:
                 stage=lambda nbytes: rows.stage(
                     header, owner=owner, nbytes=nbytes, tick=tick, cover=cover
                 ),
-                publish=lambda nbytes: rows.publish(name, owner=owner, nbytes=nbytes),
-                drop=lambda: rows.drop([name]),
+                publish=lambda nbytes: rows.publish(name, content=header.content, nbytes=nbytes),
+                retract=lambda delete: rows.retract(name, owner=owner, delete=delete),
                 set_aside=lambda: self.set_features_aside([name], cover),
             )
         except TierError:
@@ -396,7 +398,7 @@ class SsdShelf:
         make_room: Callable[[int], bool],
         stage: Callable[[int], Verdict],
         publish: Callable[[int], bool],
-        drop: Callable[[], None],
+        retract: Callable[[Callable[[], None]], None],
         set_aside: Callable[[], None],
     ) -> bool:
         estimate = len(data) + FILE_SLACK_BYTES
@@ -424,9 +426,7 @@ class SsdShelf:
             published = publish(nbytes)
         except TierError:
             with suppress(TierError):
-                self.tier.delete(key)
-            with suppress(TierError):
-                drop()
+                retract(lambda: self.tier.delete(key))
             raise
         if not published:
             self._delete_file(key)

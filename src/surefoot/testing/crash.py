@@ -113,6 +113,14 @@ class CrashDisk:
                 found.append(Entry(name, self._nbytes(path / name)))
         return found
 
+    def files(self) -> list[Path]:
+        """Return the files that a reader sees before any cut."""
+        return [path for path, _ in self.told()]
+
+    def told(self) -> tuple[tuple[Path, bytes], ...]:
+        """Return the files that a reader sees with their bytes: equal for equal disks."""
+        return tuple(sorted(_told(Path("/"), self._root)))
+
     def after_cut(self) -> Iterator["CrashDisk"]:
         """Yield every disk that this one may be once power returns."""
         for root in _survivors(self._root):
@@ -170,3 +178,12 @@ def _kept(node: _Node | None) -> Iterator[_Node | None]:
         yield from (_File([state]) for state in node.states)
     else:
         yield from _survivors(node)
+
+
+def _told(path: Path, node: _Folder) -> Iterator[tuple[Path, bytes]]:
+    for name, states in node.names.items():
+        kept = states[-1]
+        if isinstance(kept, _File):
+            yield path / name, kept.states[-1]
+        elif kept is not None:
+            yield from _told(path / name, kept)

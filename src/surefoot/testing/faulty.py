@@ -11,7 +11,7 @@ stalls waits for an event and says that it does. ``struck`` tells which faults r
 
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from threading import Event, Lock
@@ -226,10 +226,10 @@ class FaultyTier:
             self._strike(Verb.LIST, fault, gone[0])
         yield from keys
 
-    def sweep(self, writer: str) -> int:
-        """Remove what a dead writer left, or fail to; for tiers that have this."""
+    def sweep(self, living: Collection[str]) -> int:
+        """Remove what dead writers left, or fail to; for tiers that have this."""
         self._hold(self._due(Verb.SWEEP, ""), Verb.SWEEP, "")
-        return int(self._tier.sweep(writer))
+        return int(self._tier.sweep(living))
 
     def lift(self) -> None:
         """Remove every fault: what stalls goes on, and nothing goes wrong any more."""

@@ -9,7 +9,7 @@ not meet: each writes under a name of its own, and the last rename wins.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -93,19 +93,19 @@ class SsdTier:
         """Yield every key with the bytes its file takes up on the medium."""
         for folder, entry in self._files():
             key = entry.name.removesuffix(_RECORD)
-            if key != entry.name and KEY.fullmatch(key) and self._path(key).parent == folder:
+            if key != entry.name and KEY.fullmatch(key) and key[:2] == folder.name:
                 yield key, entry.nbytes
 
-    def sweep(self, writer: str) -> int:
-        """Remove what a dead writer left unfinished; return how many files.
+    def sweep(self, living: Collection[str]) -> int:
+        """Remove what writers that are dead left unfinished; return how many files.
 
         Raises:
             TierError: the medium failed, perhaps after some removals.
         """
-        suffix = _suffix(writer)
         swept = 0
         for folder, entry in self._files():
-            if entry.name.endswith(suffix):
+            _, staged, writer = entry.name.rpartition(_STAGED)
+            if staged and _WRITER.fullmatch(writer) and writer not in living:
                 with _faults("sweep", entry.name), suppress(FileNotFoundError):
                     self._disk.remove(folder / entry.name)
                     swept += 1
@@ -113,7 +113,7 @@ class SsdTier:
 
     def _path(self, key: str) -> Path:
         assert KEY.fullmatch(key), key
-        return self._root / key[:2] / (key + _RECORD)
+        return self._root / f"{key[:2]}/{key}{_RECORD}"
 
     def _make_folders(self, folder: Path) -> None:
         # A folder that another process has just made may not be down yet, so finding it in place is
