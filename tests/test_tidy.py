@@ -22,7 +22,7 @@ FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 POSITIONAL_MAX = 6
 PUBLIC_NAMES_MAX = 15
-SOURCE_LINES_MAX = 13_000  # asked at 10,000, when images came: still one project
+SOURCE_LINES_MAX = 17_000  # asked at 10,000 (images) and 13,000 (quarantine): still one project
 
 
 class Module(NamedTuple):
@@ -409,6 +409,7 @@ TESTED_THROUGH = {
     "cache/opening.py": "cache/test_cache_store.py",
     "cache/reconcile.py": "cache/test_cache_store.py",
     "cache/restore.py": "cache/test_cache_front.py",
+    "cli/tending.py": "cli/test_cli_app.py",
     "cache/shelves.py": "cache/test_cache_store.py",
     "cli/cache_commands.py": "cli/test_cli_app.py",
     "cli/folders.py": "cli/test_cli_app.py",

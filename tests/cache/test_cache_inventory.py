@@ -4,12 +4,13 @@ import sqlite3
 
 import pytest
 
-from surefoot.cache.feature_rows import NAMES_PER_QUERY
+from surefoot.cache.feature_rows import NAMES_PER_QUERY, Held
 from surefoot.cache.inventory import CHILDREN_MAX, VERSION, open_inventory
-from surefoot.cache.lifecycle import State, Verdict
+from surefoot.cache.lifecycle import FileRow, State, Verdict
 from surefoot.errors import TierError
 from surefoot.identity import SpanSlice
 from surefoot.prompt import MediaName
+from surefoot.record import Header
 from surefoot.testing.cache_kit import MODEL, blocks_of
 
 BLOCKS = blocks_of(range(16))
@@ -28,13 +29,20 @@ def inventory(path):
     made.close()
 
 
-def stage(inventory, block, group="rows", *, owner="me", nbytes=10, content=CONTENT):
-    return inventory.stage(block, group, owner=owner, nbytes=nbytes, content=content, tick=1.0)
+def header(block, group="rows", *, content=CONTENT, fence=0, features=()):
+    return Header(block, group, content, features, fence)
 
 
-def store(inventory, block, group="rows", *, nbytes=10):
-    assert stage(inventory, block, group, nbytes=nbytes) is Verdict.STAGED
-    assert inventory.publish((block.name, group), owner="me", nbytes=nbytes)
+def stage(
+    inventory, block, group="rows", *, owner="me", nbytes=10, content=CONTENT, fence=0, cover=0
+):
+    one = header(block, group, content=content, fence=fence)
+    return inventory.stage(one, owner=owner, nbytes=nbytes, tick=1.0, cover=cover)
+
+
+def store(inventory, block, group="rows", *, nbytes=10, fence=0):
+    assert stage(inventory, block, group, nbytes=nbytes, fence=fence) is Verdict.STAGED
+    assert inventory.publish((block.name, group), content=CONTENT, nbytes=nbytes)
 
 
 def test_a_staged_part_is_counted_and_not_held(inventory):
@@ -42,23 +50,60 @@ def test_a_staged_part_is_counted_and_not_held(inventory):
     assert inventory.held([BLOCKS[0].name]) == {}
     assert inventory.used() == (7, 1)
     assert list(inventory.rows()) == []
-    assert inventory.publish((BLOCKS[0].name, "rows"), owner="me", nbytes=9)
-    assert inventory.held([BLOCKS[0].name]) == {(BLOCKS[0].name, "rows"): CONTENT}
+    assert inventory.publish((BLOCKS[0].name, "rows"), content=CONTENT, nbytes=9)
+    assert inventory.held([BLOCKS[0].name]) == {(BLOCKS[0].name, "rows"): Held(CONTENT, 0)}
     assert inventory.used() == (9, 1)
 
 
 def test_a_part_is_staged_once_and_its_content_compared(inventory):
     stage(inventory, BLOCKS[0])
-    assert stage(inventory, BLOCKS[0], owner="other") is Verdict.HELD
+    assert stage(inventory, BLOCKS[0]) is Verdict.HELD
     assert stage(inventory, BLOCKS[0], content=b"d" * 32) is Verdict.DIFFERENT
     assert stage(inventory, BLOCKS[0], "state") is Verdict.STAGED
 
 
-def test_publishing_what_was_dropped_or_is_anothers_says_so(inventory):
+def test_what_another_process_has_staged_is_written_by_this_one_too(inventory):
+    """It may die at it; whichever of the two is done first says so for both."""
+    key = (BLOCKS[0].name, "rows")
+    stage(inventory, BLOCKS[0], nbytes=7)
+    assert stage(inventory, BLOCKS[0], owner="other", nbytes=8) is Verdict.STAGED
+    assert inventory.used() == (8, 1)
+    inventory.drop_staged({key: FileRow(State.STAGED, "me", 7)})
+    inventory.retract(key, owner="me", delete=pytest.fail)
+    assert inventory.publish(key, content=CONTENT, nbytes=9)
+    assert inventory.publish(key, content=CONTENT, nbytes=9)
+    assert stage(inventory, BLOCKS[0], owner="third") is Verdict.HELD
+    inventory.retract(key, owner="other", delete=pytest.fail)
+    inventory.drop_staged({key: FileRow(State.STAGED, "other", 8)})
+    assert inventory.used() == (9, 1)
+
+
+def test_what_its_writer_gives_up_or_died_at_is_forgotten(inventory):
+    key, deleted = (BLOCKS[0].name, "rows"), []
     stage(inventory, BLOCKS[0])
-    assert not inventory.publish((BLOCKS[0].name, "rows"), owner="other", nbytes=1)
+    inventory.retract(key, owner="me", delete=lambda: deleted.append(key))
+    assert (inventory.used(), deleted) == ((0, 0), [key])
+    stage(inventory, BLOCKS[0], owner="dead")
+    inventory.drop_staged({key: FileRow(State.STAGED, "dead", 10)})
+    assert inventory.used() == (0, 0)
+    assert inventory.block(BLOCKS[0].name) is None
+
+
+def test_a_stored_part_behind_a_fence_is_in_the_way_and_a_staged_one_is_its_writers(inventory):
+    store(inventory, BLOCKS[0], fence=3)
+    assert stage(inventory, BLOCKS[0], cover=3) is Verdict.HELD
+    assert stage(inventory, BLOCKS[0], cover=4) is Verdict.BARRED
+    assert stage(inventory, BLOCKS[0], cover=4, content=b"d" * 32) is Verdict.BARRED
+    stage(inventory, BLOCKS[1], fence=3)
+    assert stage(inventory, BLOCKS[1], cover=4) is Verdict.LEAVING
+    assert stage(inventory, BLOCKS[1], cover=4, content=b"d" * 32) is Verdict.LEAVING
+
+
+def test_publishing_what_was_dropped_or_is_other_content_says_so(inventory):
+    stage(inventory, BLOCKS[0])
+    assert not inventory.publish((BLOCKS[0].name, "rows"), content=b"d" * 32, nbytes=1)
     inventory.drop([(BLOCKS[0].name, "rows")])
-    assert not inventory.publish((BLOCKS[0].name, "rows"), owner="me", nbytes=1)
+    assert not inventory.publish((BLOCKS[0].name, "rows"), content=CONTENT, nbytes=1)
     assert inventory.used() == (0, 0)
 
 
@@ -80,7 +125,7 @@ def test_blocks_come_back_as_they_were_media_included(inventory):
 
 def test_children_are_bounded_and_the_latest_come_first(inventory):
     blocks = [blocks_of([1, 2, 3, number])[0] for number in range(CHILDREN_MAX + 5)]
-    inventory.adopt([(block, "rows", CONTENT, 1) for block in blocks], tick=0.0)
+    inventory.adopt([(header(block), 1) for block in blocks], tick=0.0)
     assert inventory.children(blocks[0].parent) == blocks[: -CHILDREN_MAX - 1 : -1]
 
 
@@ -92,7 +137,7 @@ def test_more_names_than_one_statement_takes_are_asked_for(inventory):
 
 def test_adopting_never_replaces_a_row(inventory):
     stage(inventory, BLOCKS[0], nbytes=5)
-    inventory.adopt([(BLOCKS[0], "rows", b"d" * 32, 99)], tick=3.0)
+    inventory.adopt([(header(BLOCKS[0], content=b"d" * 32), 99)], tick=3.0)
     (row,) = inventory.parts().values()
     assert (row.state, row.owner, row.nbytes) == (State.STAGED, "me", 5)
     inventory.resize({(BLOCKS[0].name, "rows"): 99})
@@ -118,9 +163,7 @@ def test_models_keep_their_laws_and_newcomers_get_a_row(inventory):
 def test_a_failed_write_changes_nothing(inventory):
     store(inventory, BLOCKS[0])
     with pytest.raises(TierError):
-        inventory.adopt(
-            [(BLOCKS[1], "rows", CONTENT, 1), (BLOCKS[2], "rows", CONTENT, object())], tick=0.0
-        )
+        inventory.adopt([(header(BLOCKS[1]), 1), (header(BLOCKS[2]), object())], tick=0.0)
     assert inventory.used() == (10, 1)
     assert inventory.children(BLOCKS[0].name) == []
 

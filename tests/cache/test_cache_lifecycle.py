@@ -7,10 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot.cache.lifecycle import LIFE, Event, Holds, State, after
+from surefoot.record import Header
 from surefoot.testing.cache_kit import blocks_of
 
 KEY = (b"n" * 32, "rows")
 (BLOCK,) = blocks_of([1, 2, 3, 4])
+QUEUED = Header(BLOCK, "rows", b"c" * 32, ())
+QUEUED_KEY = (BLOCK.name, "rows")
 
 
 def test_events_that_cannot_happen_are_bugs():
@@ -53,13 +56,13 @@ def test_holds_walks_the_table(events):
 
 def test_a_queued_part_is_not_claimed_before_it_is_written():
     holds = Holds()
-    holds.queue(KEY, BLOCK, b"c")
-    assert not holds.claim(KEY)
-    assert holds.pending() == {KEY: (BLOCK, b"c")}
-    holds.written(KEY)
-    assert holds.claim(KEY)
-    assert holds.barred() == (frozenset(), {KEY})
-    holds.gone(KEY)
+    holds.queue(QUEUED)
+    assert not holds.claim(QUEUED_KEY)
+    assert holds.pending() == {QUEUED_KEY: QUEUED}
+    holds.written(QUEUED_KEY)
+    assert holds.claim(QUEUED_KEY)
+    assert holds.barred() == (frozenset(), {QUEUED_KEY})
+    holds.gone(QUEUED_KEY)
     assert holds.barred() == (frozenset(), frozenset())
 
 

@@ -151,3 +151,37 @@ def test_agreement_counts_tokens_and_media():
     assert agreement(spans(one, SpanSlice(1, 1, 0, first)), pictured) == 2
     assert agreement(pictured, one) == agreement(one, pictured) == 1
     assert agreement(pictured, pictured) == 4
+
+
+def test_below_a_name_are_the_blocks_that_bear_it_consumed_it_or_follow():
+    plan = make_plan(
+        ROWS_ONLY,
+        BLOCKS,
+        Stored({}, frozenset(), lambda name: False, Miss.EVICTED),
+        limit=4,
+        children=lambda block: [],
+        tick=0.0,
+        wall=0.0,
+        features=((), (), (b"f" * 32,), ()),
+    )
+    names = [block.name for block in BLOCKS]
+    expected = {BLOCKS[0].parent: 0, names[0]: 0, names[1]: 1, names[3]: 3, b"f" * 32: 2}
+    for name, first in expected.items():
+        assert plan.below(name) == set(names[first:])
+    assert plan.below(b"x" * 32) == set()
+
+
+def test_a_block_behind_a_fence_that_nobody_computed_since_is_named_as_the_reason():
+    for held, reason in (([], Miss.QUARANTINED), ([("rows", 0)], Miss.QUARANTINED)):
+        usable = {(BLOCKS[index].name, name): Source.SSD for name, index in held}
+        stored = Stored(
+            usable, frozenset(usable), lambda name: False, Miss.EVICTED, fenced=frozenset({2})
+        )
+        plan = make_plan(
+            ROWS_ONLY, BLOCKS, stored, limit=4, children=lambda block: [], tick=0.0, wall=0.0
+        )
+        assert (plan.boundary, plan.miss_reason) == (len(held), reason)
+        short = make_plan(
+            ROWS_ONLY, BLOCKS, stored, limit=2, children=lambda block: [], tick=0.0, wall=0.0
+        )
+        assert short.miss_reason is not Miss.QUARANTINED  # it lies beyond the limit

@@ -12,6 +12,7 @@ from surefoot.cache import folder as folder_module
 from surefoot.cache.folder import Folder
 from surefoot.errors import SetupError
 from surefoot.receipt import Miss
+from surefoot.record import Header
 from surefoot.record import key as record_key
 from surefoot.testing.cache_kit import (
     EVERY_LAW,
@@ -147,18 +148,16 @@ def test_what_a_dead_writer_left_is_cleaned_and_a_living_ones_is_not(bench):
         held = bench.tier
         staged_at = len(living._ssd.inventory.parts())
         # A dead one: its lock is free, its row staged, its file half written.
-        living._ssd.inventory.stage(
-            others[1], "rows", owner="dead", nbytes=9, content=b"c" * 32, tick=0.0
-        )
+        header = Header(others[1], "rows", b"c" * 32, ())
+        living._ssd.inventory.stage(header, owner="dead", nbytes=9, tick=0.0)
         (bench.folder / "owners" / "dead.lock").write_text(MODEL.hex())
         shard = bench.folder / "records" / record_key(others[1].name, "rows")[:2]
         shard.mkdir(exist_ok=True)
         leftover = shard / f"{record_key(others[1].name, 'rows')}.0.staged.dead"
         leftover.write_bytes(b"half")
         # Another had its file in place, and died before it could say so.
-        living._ssd.inventory.stage(
-            others[2], "rows", owner="dead", nbytes=9, content=b"c" * 32, tick=0.0
-        )
+        header = Header(others[2], "rows", b"c" * 32, ())
+        living._ssd.inventory.stage(header, owner="dead", nbytes=9, tick=0.0)
         name = f"{record_key(others[2].name, 'rows')}.rec"
         whole = bench.folder / "records" / name[:2] / name
         whole.parent.mkdir(exist_ok=True)

@@ -1,8 +1,9 @@
 """I12: the bytes of a record do not drift, and docs/FORMAT.md shows the ones that are written.
 
 ``record-v1.rec`` and ``record-v1-features.rec`` were written by the first version of the format and
-must be readable for ever; ``record-v2*.rec`` are what is written now. A format that must change gets
-a new version number, a ``format`` note in ``changes/``, and golden files of its own; these stay.
+must be readable for ever; ``record-v2*.rec`` are what is written now. A format that must change
+gets a new version number, a ``format`` note in ``changes/``, and golden files of its own; these
+stay.
 """
 
 import re

@@ -2,16 +2,19 @@
 
 The model is what computing would give (a function of the block's name) plus what was damaged. After
 each step: used bytes are what a recount says and within capacity (I6), pinned parts are where they
-were (I7); every restore is compared bit for bit (I2), what failed verification is not offered again
-before it is committed anew (I8), and after an eviction nothing dead is left (I13).
+were (I7); every restore is compared bit for bit (I2), and after an eviction nothing dead is left
+(I13). What is behind a fence, by its own name or by any that it descends from, is not offered again
+before somebody who knew the fence computed it anew (I8): here, elsewhere and after a restart.
 
 Features of media items live in the same store, under budgets of their own; what was not found once
 is not found again before somebody commits it.
 """
 
+import shutil
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
+from unittest.mock import patch
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -25,7 +28,11 @@ from hypothesis.stateful import (
     rule,
 )
 
+from surefoot.cache import quarantine as quarantine_module
+from surefoot.cache.fences import Reason
 from surefoot.cache.forest import Node
+from surefoot.cache.offline import quarantine_in
+from surefoot.errors import SetupError
 from surefoot.laws import restorable
 from surefoot.record import feature_key
 from surefoot.record import key as record_key
@@ -40,7 +47,6 @@ from surefoot.testing.cache_kit import (
     features_of,
     image_of,
     spoiled_features,
-    take_turn,
 )
 
 ROOMY = 1 << 20
@@ -63,6 +69,17 @@ def tokens_of(prompt):
     return body + [7] * tail
 
 
+def consumed_by(blocks):
+    """Return, by block, the features that it consumes: its second and third may show a picture."""
+    shows = {4: PICTURES[0], 8: PICTURES[1]}
+    return tuple(
+        (feature_name_of(shows[block.start]),)
+        if block.start in shows and block.ids[1]  # the second choice
+        else ()
+        for block in blocks
+    )
+
+
 class CacheMachine(RuleBasedStateMachine):
     turns = Bundle("turns")
 
@@ -73,11 +90,16 @@ class CacheMachine(RuleBasedStateMachine):
     )
     def begin(self, family, ram, feature_ram):
         self.scope = ExitStack()
+        for limit in ("LOOK_S", "DURABLE_S"):  # nothing here stalls, and a machine may be slow
+            self.scope.enter_context(patch.object(quarantine_module, limit, 60.0))
         folder = Path(self.scope.enter_context(tempfile.TemporaryDirectory()))
         self.bench = Bench(folder / "store", FAMILIES[family])
         self.bench.ram_bytes, self.bench.feature_ram_bytes = ram, feature_ram
         self.absent = {feature_name_of(one) for one in PICTURES}  # until they are committed
         self.open_turns = {}
+        self.above = {}  # by block name: whatever a fence may name that bars the block
+        self.computed = {}  # by key: the last fence that whoever computed it knew
+        self.chains = {}  # the blocks of each prompt, by the last, the latest at the end
         self.damaged = set()  # keys of files that do not hold what was written, or are gone
         self.cache = self.bench.start()
 
@@ -94,18 +116,59 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(prompt=prompts)
     def take_a_turn(self, prompt):
-        tokens = tokens_of(prompt)
-        plan, restored = take_turn(self.cache, tokens)
+        plan = self.plan(prompt)
+        with self.cache.pinned(plan):
+            restored = self.cache.restore(plan, deadline_s=5)
+            for index in range(restored.boundary, len(plan.blocks)):
+                kept = self.cache.kept_groups(plan, index, prompt_tokens=len(tokens_of(prompt)))
+                self.compute(plan, index, kept)
         self.check(plan, restored)
-        again = self.cache.plan(plan.blocks, limit=plan.limit)
-        if self.bench.ram_bytes == ROOMY and not self.open_turns:
+        again = self.cache.plan(plan.blocks, limit=plan.limit, features=plan.features)
+        if self.bench.ram_bytes == ROOMY and not self.open_turns and not restored.failed:
             assert again.boundary == again.limit
+
+    def plan(self, prompt):
+        tokens = tokens_of(prompt)
+        blocks = self.blocks(prompt)
+        limit = sum(block.end < len(tokens) for block in blocks)
+        plan = self.cache.plan(blocks, limit=limit, features=consumed_by(blocks))
+        if blocks:
+            self.chains.pop(blocks[-1].name, None)
+            self.chains[blocks[-1].name] = blocks
+        return plan
+
+    def blocks(self, prompt):
+        blocks = blocks_of(tokens_of(prompt))
+        above = {blocks[0].parent} if blocks else set()
+        for block, consumed in zip(blocks, consumed_by(blocks), strict=True):
+            above = {*above, block.name, *consumed}
+            self.above[block.name] = above
+        return blocks
+
+    def compute(self, turn, index, groups=None):
+        """Commit a block in a turn; it counts if nothing that it descends from was fenced since."""
+        block, number = turn.blocks[index], self.cache._number(turn)
+        commit(self.cache, block, groups=groups, turn=turn, features=turn.features[index])
+        if all(number >= fence.number for fence in self.fences_on(block.name)):
+            self.note(block, groups, number)
+
+    def note(self, block, groups, number):
+        for group in self.bench.groups:
+            key = (block.name, group.name)
+            if groups is None or group.name in groups:
+                self.computed[key] = max(self.computed.get(key, 0), number)
+
+    def fences_on(self, name):
+        known, above = self.cache._fences.known(), self.above[name]
+        return [fence for fence in known if fence.name is None or fence.name in above]
+
+    def sound(self, key):
+        """Return whether a part may be offered: who computed it knew every fence on it."""
+        return all(self.computed[key] >= fence.number for fence in self.fences_on(key[0]))
 
     @rule(target=turns, prompt=prompts)
     def begin_a_turn(self, prompt):
-        tokens = tokens_of(prompt)
-        blocks = blocks_of(tokens)
-        plan = self.cache.plan(blocks, limit=sum(block.end < len(tokens) for block in blocks))
+        plan = self.plan(prompt)
         scope = ExitStack()
         scope.enter_context(self.cache.pinned(plan))
         self.open_turns[plan] = (scope, {key for key in plan.keys if self.there(key)})
@@ -114,13 +177,19 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(turn=turns)
     def restore_what_was_planned(self, turn):
         if turn in self.open_turns:
+            before = self.cache._number(turn)
             restored = self.cache.restore(turn, deadline_s=5)
+            assert self.cache._number(turn) == before or restored.failed
+            # It goes on standing on what it restored, and lets go of the rest.
+            used = {(turn.blocks[index].name, group) for group, index in restored.contents}
+            scope, keys = self.open_turns[turn]
+            self.open_turns[turn] = (scope, keys & used)
             self.check(turn, restored)
 
     @rule(turn=turns, index=near)
     def commit_in_a_turn(self, turn, index):
         if turn in self.open_turns and turn.blocks:
-            commit(self.cache, turn.blocks[index % len(turn.blocks)], turn=turn)
+            self.compute(turn, index % len(turn.blocks))
 
     @rule(turn=consumes(turns))
     def end_a_turn(self, turn):
@@ -133,16 +202,19 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(prompt=prompts, index=near, groups=st.sets(st.integers(0, 3)))
     def commit_some_parts_out_of_order(self, prompt, index, groups):
-        blocks = blocks_of(tokens_of(prompt))
+        blocks = self.blocks(prompt)
         if blocks:
             names = [group.name for at, group in enumerate(self.bench.groups) if at in groups]
-            commit(self.cache, blocks[index % len(blocks)], groups=names)
+            block = blocks[index % len(blocks)]
+            commit(self.cache, block, groups=names, features=consumed_by([block])[0])
+            self.note(block, names, self.cache._fences.last)
 
     @rule(prompt=prompts, index=near)
     def commit_what_disagrees(self, prompt, index):
-        blocks = blocks_of(tokens_of(prompt))
+        blocks = self.blocks(prompt)
         block = blocks[index % len(blocks)] if blocks else None
         groups = {entry.group for entry in self.cache.entries() if self.is_of(entry, block)}
+        groups = {group for group in groups if self.sound((block.name, group))}
         if not groups:
             return
         before = self.cache.status()["counters"]["disagreements"]
@@ -157,9 +229,64 @@ class CacheMachine(RuleBasedStateMachine):
     def is_of(entry, block):
         return block is not None and entry.name == block.name.hex()
 
+    @rule(
+        prompt=prompts,
+        index=near,
+        item=st.none() | pictures,
+        where=st.sampled_from(["here", "elsewhere", "by command"]),
+    )
+    def quarantine(self, prompt, index, item, where):
+        blocks = self.blocks(prompt)
+        names = [blocks[0].parent, *(block.name for block in blocks)] if blocks else []
+        if item is not None or not names:
+            name = feature_name_of(item or PICTURES[0])
+            self.absent.add(name)
+        else:
+            name = names[index % len(names)]
+        if where == "by command":
+            with suppress(SetupError):  # nothing has that name: a root has no record
+                self.by_command(name)
+        else:
+            with self.another() if where == "elsewhere" else nullcontext(self.cache) as other:
+                fence = other.quarantine(name, Reason.BY_HAND, where)
+            assert fence in self.known_now()
+        if where != "here":
+            self.others_took_what_is_barred()
+
+    def by_command(self, name):
+        bench = self.bench
+        quarantine_in(
+            bench.folder, name.hex(), "", ssd_bytes=bench.ssd_bytes, wall_clock=bench.wall
+        )
+
+    @contextmanager
+    def another(self):
+        other = self.bench.start()
+        try:
+            yield other
+        finally:
+            other.drain(10)
+            other.close()
+
+    def known_now(self):
+        self.cache.plan((), limit=0)
+        return self.cache._fences.known()
+
+    def others_took_what_is_barred(self):
+        # Another process knows no pins of this one, and may delete what is barred.
+        self.known_now()
+        for turn, (scope, keys) in self.open_turns.items():
+            gone = {key for key in keys if not self.there(key)}
+            assert not [key for key in gone if self.sound(key) and not self.lost(key)]
+            self.open_turns[turn] = (scope, keys - gone)
+
+    def lost(self, key):
+        return record_key(*key) in self.damaged
+
     @rule(wanted=st.sets(pictures))
     def look_at_pictures(self, wanted):
         found = self.find(wanted)
+        assert self.cache.drain(10)  # nothing is stored behind a fence that has no number yet
         for item in wanted:
             if feature_name_of(item) not in found:
                 self.commit_features(item)
@@ -245,17 +372,24 @@ class CacheMachine(RuleBasedStateMachine):
         ssd=st.sampled_from(SMALL_SSD),
         feature_ram=st.sampled_from(SMALL_RAM),
         feature_ssd=st.sampled_from(SMALL_SSD),
-        lost=st.sampled_from(["nothing", "inventory", "bytes of it", "secret", "queue"]),
+        lost=st.sampled_from(
+            ["nothing", "inventory", "bytes of it", "secret", "queue", "a fence", "quarantine"]
+        ),
         at=near,
     )
     def restart(self, ram, ssd, feature_ram, feature_ssd, lost, at):
         if lost == "queue":  # a process that ends without draining
-            take_turn(self.cache, tokens_of(([0, 1, 1, 0, 0, 1], 2)))
+            self.take_a_turn(([0, 1, 1, 0, 0, 1], 2))
             self.commit_features(PICTURES[0])
         self.cache.close()
         inventory = self.bench.folder / "inventory.sqlite"
         if lost == "inventory":
             inventory.unlink()
+        fences = sorted(self.bench.folder.glob("fences/*/*.rec"))
+        if lost == "a fence" and fences:
+            fences[at % len(fences)].write_bytes(b"torn")
+        if lost == "quarantine":
+            shutil.rmtree(self.bench.folder / "quarantine", ignore_errors=True)
         if lost == "secret":
             (self.bench.folder / "secret").unlink()
         if lost == "bytes of it":
@@ -266,6 +400,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.bench.ram_bytes, self.bench.ssd_bytes = ram, ssd
         self.bench.feature_ram_bytes, self.bench.feature_ssd_bytes = feature_ram, feature_ssd
         self.cache = self.bench.start()
+        assert all(path.exists() for path in fences)
 
     @rule(free=st.integers(1, 9_000))
     def evict_from_ram(self, free):
@@ -322,12 +457,13 @@ class CacheMachine(RuleBasedStateMachine):
 
     def check(self, plan, restored):
         check_restored(self.cache, plan, restored)  # I2
+        assert all(self.sound((plan.blocks[index].name, one)) for one, index in restored.contents)
         assert restored.boundary <= plan.boundary <= plan.limit
         assert (restored.miss_reason is None) == (restored.boundary == plan.limit > 0)
         if restored.boundary < plan.boundary:
             # Whatever kept it from standing there is not offered again (I8). A boundary above may
             # stand without it, on what was committed since the plan.
-            again = self.cache.plan(plan.blocks, limit=plan.boundary)
+            again = self.cache.plan(plan.blocks, limit=plan.boundary, features=plan.features)
             assert again.boundary < plan.boundary or self.recommitted(plan, restored)
         if plan in self.open_turns:
             scope, keys = self.open_turns[plan]
@@ -340,6 +476,15 @@ class CacheMachine(RuleBasedStateMachine):
     def there(self, key):
         on_disk = self.cache._ssd.tier.head(record_key(*key), 1) is not None
         return on_disk or self.cache._ram.get(key) is not None
+
+    @invariant()
+    def nothing_behind_a_fence_is_offered(self):  # I8
+        if not hasattr(self, "cache"):
+            return
+        assert self.cache.drain(10)
+        for blocks in list(self.chains.values())[-4:]:
+            plan = self.cache.plan(blocks, limit=len(blocks), features=consumed_by(blocks))
+            assert all(map(self.sound, plan.usable))
 
     @invariant()
     def bytes_are_what_a_recount_says(self):  # I6
@@ -363,7 +508,12 @@ class CacheMachine(RuleBasedStateMachine):
         assert indexed.keys() - on_disk.keys() <= self.damaged
         for key, size in on_disk.items():
             assert size == indexed[key] or key in self.damaged
-        assert used + features_used <= ssd.quota.capacity or self.cache._holds.pinned_keys()
+        aside, records = ssd.inventory.lineage.aside_used()
+        lying = dict(ssd.quarantine.list())
+        assert (sum(lying.values()), len(lying)) == (aside, records)
+        assert aside <= ssd.quota.capacity // 16
+        whole = used + features_used + aside
+        assert whole <= ssd.quota.capacity or self.cache._holds.pinned_keys()
         assert features_used <= ssd.quota.feature_capacity
         recount = list(self.cache._features._ram._tier.list())
         shown = self.cache.status()["features"]["ram"]
@@ -380,6 +530,6 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 CacheMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, print_blob=True
+    max_examples=80, stateful_step_count=30, deadline=None, print_blob=True
 )
 TestCacheMachine = CacheMachine.TestCase

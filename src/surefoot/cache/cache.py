@@ -28,15 +28,14 @@ from surefoot.cache.courier import Job, finish
 from surefoot.cache.entry import Entry, part_entry
 from surefoot.cache.evidence import Evidence
 from surefoot.cache.features import FEATURE_COUNTERS, FeatureCache
-from surefoot.cache.fences import Fence, Fences, Reason
+from surefoot.cache.fences import Fence, Reason
 from surefoot.cache.figures import Figures
-from surefoot.cache.journal import Journal
 from surefoot.cache.lifecycle import PartKey
 from surefoot.cache.loading import Loader
 from surefoot.cache.planner import Load, Plan, Source, Stored, make_plan
 from surefoot.cache.quarantine import Quarantine
 from surefoot.cache.restore import Absent, Barred, Loaded, Restored, restore
-from surefoot.cache.shelves import Shelves
+from surefoot.cache.shelves import OpenStore, Shelves
 from surefoot.errors import CacheFault, CorruptRecord, TierError
 from surefoot.identity import Block, BlockName, FeatureName, KeyId, ModelName, salt_tag
 from surefoot.prompt import MediaItem
@@ -76,20 +75,15 @@ class Cache:
 
     def __init__(
         self,
-        *,
         model: ModelName,
         groups: tuple[Group, ...],
         feature_schema: FeatureSchema | None,
         shelves: Shelves,
-        fences: Fences,
-        journal: Journal | None,
-        secret: bytes,
-        on_fence: Callable[[Fence], None],
-        on_close: Callable[[], None],
+        opened: OpenStore,
     ) -> None:
         self.model = model
         self.groups = groups
-        self.secret = secret
+        self.secret = opened.secret
         self._by_name = by_name(groups)
         self._ram = shelves.ram
         self._ssd = shelves.ssd
@@ -99,14 +93,16 @@ class Cache:
         self._lock = shelves.lock
         self._clock = shelves.clock
         self._wall_clock = shelves.wall_clock
-        self._on_close = on_close
+        self._on_close = opened.close
         self._turns: dict[Plan, _Turn] = {}
         self._counts: Counter[str] = Counter()
         self._seen: dict[BlockName, None] = {}  # in order of first sight
         self._roots: set[BlockName] = set()  # whose tenants are noted
-        self._fences = fences
-        self._journal = journal
-        self._quarantine = Quarantine(fences, shelves, standing=self._standing, on_raised=on_fence)
+        self._fences = opened.fences
+        self._journal = opened.journal
+        self._quarantine = Quarantine(
+            opened.fences, shelves, standing=self._standing, on_raised=opened.on_fence
+        )
         self._features = FeatureCache(model, feature_schema, shelves, self._quarantine)
         self._committer = Committer(shelves, self._quarantine, self._counts)
         self._loader = Loader(self._by_name, shelves)
@@ -195,10 +191,7 @@ class Cache:
             borrowed.extend(keys)
             return self._loader.fetch(plan, loads, deadline)
 
-        def judge(loaded: Mapping[Load, Loaded]) -> Mapping[Load, CacheFault]:
-            return self._judge(plan, loaded)
-
-        restored, outcomes = restore(plan, self.groups, fetch, judge)
+        restored, outcomes = restore(plan, self.groups, fetch, partial(self._judge, plan))
         with self._lock:
             used = [(plan.blocks[i].name, group) for group, i in restored.contents]
             self._let_go_of_the_rest(plan, used)

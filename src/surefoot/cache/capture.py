@@ -124,13 +124,19 @@ def capture_turn(
 
 
 def capture_fence(
-    root: Path, number: int, *, now: float, known: Sequence[Fence] | None = None
+    root: Path,
+    number: int,
+    *,
+    now: float,
+    known: Sequence[Fence] | None = None,
+    most_bytes: int = KEPT_BYTES,
 ) -> Path | None:
     """Write the capture of a fence to ``quarantine/``, with the last turns that touched its name.
 
     Call it on the write lane, once the fence is durable. None if the store does not allow it: what
     quarantines must not fail because it cannot be written about. ``known`` are the store's fences,
-    where the caller has them: reading them takes as long as there are many.
+    where the caller has them: reading them takes as long as there are many. Of such captures
+    ``most_bytes`` are kept, ``KEPT_BYTES`` at most.
     """
     with suppress(SetupError, CacheFault, OSError):
         look = _Look(root, known)
@@ -151,7 +157,7 @@ def capture_fence(
         folder.mkdir(mode=0o700, exist_ok=True)
         path = folder / f"{number:010d}.capture.json"
         write_capture(path, made)
-        _keep_within(folder)
+        _keep_within(folder, min(most_bytes, KEPT_BYTES))
         return path
     return None
 
@@ -187,11 +193,11 @@ def purge_evidence(root: Path, keep: Collection[bytes]) -> int:
     return gone
 
 
-def _keep_within(folder: Path) -> None:
+def _keep_within(folder: Path, most_bytes: int) -> None:
     kept = sorted(folder.glob("*.capture.json"))
     sizes = {path: path.stat().st_size for path in kept}
     for path in kept[:-1]:
-        if sum(sizes.values()) <= KEPT_BYTES:
+        if sum(sizes.values()) <= most_bytes:
             return
         path.unlink(missing_ok=True)
         del sizes[path]

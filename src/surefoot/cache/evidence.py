@@ -8,6 +8,7 @@ import platform
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
@@ -102,13 +103,19 @@ class Evidence:
 
 def versions() -> dict[str, str]:
     """Return the versions of what this process runs on."""
-    return {
+    return dict(_versions())
+
+
+@cache
+def _versions() -> tuple[tuple[str, str], ...]:
+    found = {
         "surefoot": __version__,
         "python": platform.python_version(),
         **{package: _version(package) for package in PACKAGES},
         "sqlite": sqlite3.sqlite_version,
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
     }
+    return tuple(found.items())
 
 
 def _version(package: str) -> str:

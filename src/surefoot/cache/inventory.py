@@ -397,7 +397,11 @@ def _prepare(connection: sqlite3.Connection) -> None:
     (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if verdict != "ok":
         raise sqlite3.DatabaseError(verdict)
-    for sums, count, table in (("used", "parts", "parts"), ("features_used", "items", "features")):
+    for sums, count, table in (
+        ("used", "parts", "parts"),
+        ("features_used", "items", "features"),
+        ("aside_used", "records", "aside"),
+    ):
         summed = connection.execute(
             f"UPDATE {sums} SET bytes = (SELECT coalesce(sum(bytes), 0) FROM {table}), "
             f"{count} = (SELECT count(*) FROM {table})"

@@ -21,6 +21,14 @@ CREATE TABLE consumed (
 CREATE TABLE aside (
     key TEXT PRIMARY KEY, number INTEGER NOT NULL, bytes INTEGER NOT NULL CHECK (bytes >= 0)
 ) STRICT;
+CREATE TABLE aside_used (bytes INTEGER NOT NULL, records INTEGER NOT NULL) STRICT;
+INSERT INTO aside_used VALUES (0, 0);
+CREATE TRIGGER aside_in AFTER INSERT ON aside
+    BEGIN UPDATE aside_used SET bytes = bytes + new.bytes, records = records + 1; END;
+CREATE TRIGGER aside_out AFTER DELETE ON aside
+    BEGIN UPDATE aside_used SET bytes = bytes - old.bytes, records = records - 1; END;
+CREATE TRIGGER aside_sized AFTER UPDATE OF bytes ON aside
+    BEGIN UPDATE aside_used SET bytes = bytes + new.bytes - old.bytes; END;
 CREATE TABLE audits (
     name BLOB PRIMARY KEY CHECK (length(name) = 32), verdict TEXT NOT NULL, at REAL NOT NULL
 ) STRICT;
@@ -131,13 +139,18 @@ class LineageRows:
 
     def aside_used(self) -> tuple[int, int]:
         """Return the bytes and the number of records in quarantine."""
-        (row,) = self._read("SELECT coalesce(sum(bytes), 0), count(*) FROM aside", ())
-        return int(row[0]), int(row[1])
+        rows = self._read("SELECT bytes, records FROM aside_used", ())
+        return rows[0] if rows else (0, 0)
 
     def put_aside(self, found: Iterable[Aside]) -> None:
         """Account for records that were moved to quarantine."""
         with self._write() as connection:
-            connection.executemany("INSERT OR REPLACE INTO aside VALUES (?, ?, ?)", list(found))
+            # An upsert: a row that is replaced would leave without its trigger.
+            connection.executemany(
+                "INSERT INTO aside VALUES (?, ?, ?) ON CONFLICT (key) "
+                "DO UPDATE SET number = excluded.number, bytes = excluded.bytes",
+                list(found),
+            )
 
     def drop_aside(self, keys: Iterable[str]) -> None:
         """Forget records of the quarantine."""

@@ -25,7 +25,7 @@ from surefoot.cache.lifecycle import Holds
 from surefoot.cache.quota import encode_laws, laws_of
 from surefoot.cache.ram import RamShelf
 from surefoot.cache.reconcile import account_aside, older_than, reconcile
-from surefoot.cache.shelves import Shelves
+from surefoot.cache.shelves import OpenStore, Shelves
 from surefoot.cache.ssd import Quota, SsdShelf
 from surefoot.cache.write_budget import WriteBudget
 from surefoot.errors import SetupError, SurefootError, TierError
@@ -36,6 +36,7 @@ from surefoot.tiers.ram import RamTier
 from surefoot.tiers.ssd import SsdTier
 
 WRITER_BYTES = 8
+CAPTURES_SHARE = 64  # captures that fences made take up at most one in so many bytes of the quota
 
 
 def real_tier(records: Path, writer: str) -> SsdTier:
@@ -96,53 +97,22 @@ def open_cache(
     Raises:
         SetupError: the store folder cannot be used.
     """
-    holds = Holds()
-    lanes = _lanes(io_threads, queue_bytes, clock)
+    holds, lanes = Holds(), _lanes(io_threads, queue_bytes, clock)
+    budget = WriteBudget(write_budget, clock)
+    quota = partial(Quota, ssd_bytes, feature_ssd_bytes, free_floor_bytes, budget=budget)
     if store is None:
         fences = Fences(None, alone=nullcontext, wall_clock=wall_clock)
-        opened = _Opened(None, fences, random_bytes(SECRET_BYTES), _nothing)
+        opened = OpenStore(None, fences, random_bytes(SECRET_BYTES), _nothing)
     else:
-        writer = random_bytes(WRITER_BYTES).hex()
-        opened = _open_store(
-            _Membership(Folder(store), writer, model, encode_laws(groups), wall_clock),
-            make_tier=make_tier,
-            make_quota=partial(
-                Quota,
-                ssd_bytes,
-                feature_ssd_bytes,
-                free_floor_bytes,
-                budget=WriteBudget(write_budget, clock),
-            ),
-            holds=holds,
-            random_bytes=random_bytes,
-            described=described or {},
-        )
+        writer, laws = random_bytes(WRITER_BYTES).hex(), encode_laws(groups)
+        member = _Membership(Folder(store), writer, model, laws, described or {}, wall_clock)
+        opened = _open_store(member, make_tier, quota, holds, random_bytes)
+    ram = RamShelf(RamTier(), capacity=ram_bytes, laws=laws_of(groups), pinned=holds.pinned_keys)
+    feature_ram = FeatureRam(RamTier(), capacity=feature_ram_bytes)
+    shelves = _shelves(ram, feature_ram, opened.ssd, holds, lanes, clocks=(clock, wall_clock))
     if opened.ssd:
-        fit = partial(opened.ssd.fit, features=feature_schema is not None)
-        lanes.writes.submit(Job(fit, 0))
-    return Cache(
-        model=model,
-        groups=groups,
-        feature_schema=feature_schema,
-        shelves=Shelves(
-            ram=RamShelf(
-                RamTier(), capacity=ram_bytes, laws=laws_of(groups), pinned=holds.pinned_keys
-            ),
-            feature_ram=FeatureRam(RamTier(), capacity=feature_ram_bytes),
-            ssd=opened.ssd,
-            holds=holds,
-            lanes=lanes,
-            outage=Outage(lanes.reads, clock),
-            lock=RLock(),
-            clock=clock,
-            wall_clock=wall_clock,
-        ),
-        fences=opened.fences,
-        journal=opened.journal,
-        secret=opened.secret,
-        on_fence=opened.on_fence,
-        on_close=opened.close,
-    )
+        lanes.writes.submit(Job(partial(opened.ssd.fit, features=feature_schema is not None), 0))
+    return Cache(model, groups, feature_schema, shelves, opened)
 
 
 def open_models(folder: Folder) -> set[ModelName]:
@@ -208,6 +178,7 @@ class _Membership:
     writer: str
     model: ModelName
     laws: str
+    described: Mapping[str, Any]
     wall_clock: Callable[[], float]
 
     def enter(self, tiers: StoreTiers, fences: Fences) -> Inventory:
@@ -230,24 +201,13 @@ class _Membership:
         self.folder.close(self.writer)
 
 
-class _Opened(NamedTuple):
-    ssd: SsdShelf | None
-    fences: Fences
-    secret: bytes
-    close: Callable[[], None]
-    journal: Journal | None = None
-    on_fence: Callable[[Fence], None] = lambda _: None
-
-
 def _open_store(
     membership: _Membership,
-    *,
     make_tier: Callable[[Path, str], SsdTier],
     make_quota: Callable[[Callable[[], int]], Quota],
     holds: Holds,
     random_bytes: RandomBytes,
-    described: Mapping[str, Any],
-) -> _Opened:
+) -> OpenStore:
     folder = membership.folder
     folder.create()
     secret = folder.secret(random_bytes)
@@ -266,20 +226,26 @@ def _open_store(
         wall_clock=membership.wall_clock,
     )
     _set_aside(ssd, fences, tiers.records, now=membership.wall_clock())
-    return _Opened(
+    return OpenStore(
         ssd,
         fences,
         secret,
         partial(membership.leave, inventory),
-        Journal(folder.root / JOURNAL, secret=secret, settings=described),
-        lambda fence: _capture(folder.root, fence, fences, membership.wall_clock()),
+        Journal(folder.root / JOURNAL, secret=secret, settings=membership.described),
+        lambda fence: _capture(
+            folder.root,
+            fence,
+            fences,
+            now=membership.wall_clock(),
+            most=ssd.quota.capacity // CAPTURES_SHARE,
+        ),
     )
 
 
-def _capture(root: Path, fence: Fence, fences: Fences, now: float) -> None:
+def _capture(root: Path, fence: Fence, fences: Fences, *, now: float, most: int) -> None:
     # Evidence is worth a try; the quarantine itself never waits for it, nor fails by it.
     with suppress(SurefootError, OSError):
-        capture_fence(root, fence.number, now=now, known=fences.known())
+        capture_fence(root, fence.number, now=now, known=fences.known(), most_bytes=most)
 
 
 def _set_aside(ssd: SsdShelf, fences: Fences, tier: SsdTier, *, now: float) -> None:
@@ -301,6 +267,29 @@ def _set_aside(ssd: SsdShelf, fences: Fences, tier: SsdTier, *, now: float) -> N
                 ssd.set_features_aside(features, fence.number, keep=fence.keeps)
     except TierError:
         ssd.counts.failures += 1  # the numbers bar them all the same
+
+
+def _shelves(
+    ram: RamShelf,
+    feature_ram: FeatureRam,
+    ssd: SsdShelf | None,
+    holds: Holds,
+    lanes: Lanes,
+    *,
+    clocks: tuple[Callable[[], float], Callable[[], float]],
+) -> Shelves:
+    clock, wall_clock = clocks
+    return Shelves(
+        ram=ram,
+        feature_ram=feature_ram,
+        ssd=ssd,
+        holds=holds,
+        lanes=lanes,
+        outage=Outage(lanes.reads, clock),
+        lock=RLock(),
+        clock=clock,
+        wall_clock=wall_clock,
+    )
 
 
 def _lanes(io_threads: int, queue_bytes: int, clock: Callable[[], float]) -> Lanes:

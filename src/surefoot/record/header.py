@@ -21,7 +21,7 @@ from surefoot.identity import (
     SpanSlice,
     renames,
 )
-from surefoot.prompt import MediaName
+from surefoot.prompt import TOKEN_BYTES, MediaName
 from surefoot.record.layout import AXES_MAX, Slot, layout, padding
 from surefoot.record.preamble import PREAMBLE_BYTES, VERSION, UnknownFormat
 
@@ -29,6 +29,7 @@ CODEC = "raw"
 GROUP = re.compile(r"[a-z0-9-]+")
 COMPONENT = re.compile(r"[!-~]+")  # ASCII that prints
 _COUNT_END = 2**63
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 AnyHeader = TypeVar("AnyHeader", "Header", "FeatureHeader")
 
@@ -117,16 +118,14 @@ def decode_feature_header(raw: bytes, version: int) -> tuple[FeatureHeader, tupl
     return _decoded(raw, version, _feature_header, encode_feature_header)
 
 
-def _encoded(
-    fields: dict[str, object], slots: tuple[Slot, ...], fence: int, version: int
-) -> bytes:
+def _encoded(fields: dict[str, object], slots: tuple[Slot, ...], fence: int, version: int) -> bytes:
     if version > 1:
         fields["fence"] = fence
     fields["codec"] = CODEC
     fields["components"] = [
         {"dtype": slot.dtype, "name": slot.name, "shape": slot.shape} for slot in slots
     ]
-    text = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii")
+    text = _canonical(fields).encode("ascii")
     return text + b" " * padding(PREAMBLE_BYTES + len(text))
 
 
@@ -161,6 +160,7 @@ def _header(fields: Any, fence: int) -> Header:
         bytes.fromhex(fields["ids"]),
         tuple(_span(span) for span in fields["spans"]),
     )
+    _check_cut(block)
     features = tuple(FeatureName(_digest(feature)) for feature in fields["features"])
     group, content = _text(fields["group"], GROUP), _digest(fields["content"])
     return Header(block, group, content, features, fence)
@@ -182,7 +182,20 @@ def _feature_header(fields: Any, fence: int) -> FeatureHeader:
 
 def _span(fields: Any) -> SpanSlice:
     start, length, offset = (_count(fields[key]) for key in ("start", "length", "offset"))
-    return SpanSlice(start, length, offset, MediaName(bytes.fromhex(fields["media"])))
+    return SpanSlice(start, length, offset, MediaName(_digest(fields["media"])))
+
+
+def _check_cut(block: Block) -> None:
+    # What no grid cuts from a prompt, an index could not hold and a plan could not compare.
+    if not 0 < block.end - block.start == len(block.ids) / TOKEN_BYTES:
+        raise ValueError(f"{len(block.ids)} bytes of token ids from {block.start} to {block.end}")
+    at = 0
+    for span in block.spans:
+        if span.start < at or not span.length:
+            raise ValueError(f"a span of {span.length} tokens at {span.start}, after {at}")
+        at = span.start + span.length
+    if at > block.end - block.start:
+        raise ValueError(f"a span that ends {at} tokens into the block")
 
 
 def _shapes(fields: Any) -> list[tuple[str, str, tuple[int, ...]]]:

@@ -67,7 +67,9 @@ def read_preamble(view: memoryview) -> Preamble:
     if header > HEADER_BYTES_MAX:
         raise CorruptRecord(f"a header of {header} bytes; the limit is {HEADER_BYTES_MAX}")
     digest = bytes(view[COUNTS.size : HEADER_DIGEST_END])
-    return Preamble(version, kind, header, payload, digest, bytes(view[HEADER_DIGEST_END:PREAMBLE_BYTES]))
+    return Preamble(
+        version, kind, header, payload, digest, bytes(view[HEADER_DIGEST_END:PREAMBLE_BYTES])
+    )
 
 
 def header_bytes(prefix: Buffer) -> int:
