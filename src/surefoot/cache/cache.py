@@ -249,6 +249,7 @@ class Cache:
         commits nothing more (I8). A block without parts is worth a call too: a later prompt learns
         where it leaves this one. The records name the ``features`` that the block consumed.
         """
+        _, leaving = self._holds.barred()  # first: no row is to outlive the mark of it (I8)
         look = self._quarantine.look([block.name])
         with self._lock:
             self._see(block.name)
@@ -267,7 +268,7 @@ class Cache:
                 ],
                 [part for part, _ in kept],
                 look,
-                Stamp(cover, tick, wall, partial(self._cover, block, turn, features)),
+                Stamp(cover, tick, wall, partial(self._cover, block, turn, features), leaving),
                 hold=partial(self._hold, turn),
             )
         if not new:

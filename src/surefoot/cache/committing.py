@@ -30,6 +30,7 @@ class Stamp:
     tick: float  # monotonic
     wall: float  # seconds since the epoch
     cover_now: Callable[[], int]
+    leaving: frozenset[PartKey]  # what was being deleted before the tiers were looked at
 
 
 class Committer:
@@ -61,7 +62,7 @@ class Committer:
         if not headers:
             return False
         block = headers[0].block
-        stored, durable = self._contents(block.name, look, stamp.cover)
+        stored, durable = self._contents(block.name, look, stamp)
         if any(stored.get(one.group, one.content) != one.content for one in headers):
             self.disagree(block)
             return False
@@ -82,13 +83,13 @@ class Committer:
         self._quarantine.bar(block.name, Reason.DISAGREED, detail)
 
     def _contents(
-        self, name: BlockName, look: Look, cover: int
+        self, name: BlockName, look: Look, stamp: Stamp
     ) -> tuple[dict[str, bytes], set[str]]:
         """Return the content digests of a block's parts, and which are on SSD or on their way.
 
         What a fence bars counts as not held.
         """
-        _, leaving = self._holds.barred()
+        leaving, cover = stamp.leaving | self._holds.barred()[1], stamp.cover
         rows = {key: (held.content, held.fence) for key, held in look.parts.items()}
         rows.update(
             (key, (header.content, header.fence))

@@ -127,14 +127,17 @@ class FeatureCache:
         assert self._schema is not None, "a model without a tower has no features"
         mismatch = self._schema.mismatch(features, item.tokens)
         assert mismatch is None, mismatch
+        with self._lock:  # first, as in ``_on_ssd``
+            leaving = name in self._leaving
         look = self._quarantine.look(features=[name])
+        rows = {} if leaving else look.features
         number = self._fences.last if fence is None else fence
         header = FeatureHeader(name, self.model, item.name, item.tokens, content(features), number)
         with self._lock:
             cover = self._fences.number_of(name)
             if cover > number:
                 return
-            in_ram, durable = self._good_ram(name, cover), self._durable(name, look.features, cover)
+            in_ram, durable = self._good_ram(name, cover), self._durable(name, rows, cover)
             if {in_ram, durable} - {None, header.content}:
                 self._disagree(name)
                 return
