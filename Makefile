@@ -39,11 +39,14 @@ run: setup
 demo: setup
 	$(BIN)/surefoot demo
 
+# Two workers, one for each core; a file's tests share what it set up, so they stay together.
+TWO_WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
+
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(TWO_WORKERS)
 
 test-long: setup
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -m long $(TWO_WORKERS)
 
 FUZZ_SECONDS ?= 60
 fuzz: setup

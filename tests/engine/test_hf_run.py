@@ -31,6 +31,7 @@ class BareEngine:
     stop_tokens = frozenset()
     prefill_tokens_per_s = 1.0
     features = None
+    ingredients = {"weights": "random"}
 
     def __init__(self, name, dtype):
         self.block_tokens = FAMILIES[name].block_tokens

@@ -1,4 +1,4 @@
-"""What quarantine does in one process: bar a name, drop what descends from it, move bytes aside.
+"""What quarantine does in one process (I8): bar a name, drop its descendants, move bytes aside.
 
 ``fences`` decides what is barred; here it is acted upon. A name is barred in memory at once, its
 fence is made durable by the write lane ahead of everything that waits there, and bytes move later.
