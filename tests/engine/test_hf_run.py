@@ -31,9 +31,9 @@ class BareEngine:
     stop_tokens = frozenset()
     prefill_tokens_per_s = 1.0
     features = None
-    ingredients = {"weights": "random"}
 
     def __init__(self, name, dtype):
+        self.ingredients = {"weights": "random"}
         self.block_tokens = FAMILIES[name].block_tokens
         self._model = model(name, dtype, FAMILIES[name].attentions[0])
         self._table = inspect(self._model, block_tokens=self.block_tokens)
