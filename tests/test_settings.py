@@ -61,6 +61,12 @@ def test_a_number_below_its_least_is_refused():
         at_least(1, 0, flag="--threads")
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_does_not_end_is_refused(value):
+    with pytest.raises(SetupError, match=r"--stall-s .* is endless"):
+        settings.at_least(1, value, flag="--stall-s")
+
+
 def test_every_setting_has_a_reason_and_a_default_of_its_kind():
     every = {name: one for name, one in vars(settings).items() if isinstance(one, Setting)}
     assert len(every) > 10

@@ -6,6 +6,7 @@ A size is bytes, or a number with a unit: ``40MB`` is 40 * 10^6, ``2GiB`` is 2 *
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -141,8 +142,10 @@ def at_least(least: Number, value: Number, *, flag: str) -> Number:
     """Return ``value``.
 
     Raises:
-        SetupError: it is below ``least``.
+        SetupError: it is below ``least``, or no number that ends.
     """
+    if not isfinite(value):
+        raise SetupError(f"{flag} {value} is endless: it must be a number of at least {least}")
     if value < least:
         raise SetupError(f"{flag} {value} is too small: it must be at least {least}")
     return value

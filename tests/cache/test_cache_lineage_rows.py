@@ -4,7 +4,7 @@ import pytest
 
 from surefoot.cache.fences import FENCE_END
 from surefoot.cache.inventory import open_inventory
-from surefoot.cache.lineage_rows import Aside
+from surefoot.cache.lineage_rows import Aside, Tenant
 from surefoot.errors import TierError
 from surefoot.identity import FeatureName
 from surefoot.record import FeatureHeader, Header
@@ -101,9 +101,9 @@ def test_what_lies_aside_is_listed_the_oldest_fence_first_and_summed(rows):
 
 
 def test_a_roots_tenant_is_noted_once(rows):
-    rows.note_root(ROOT, b"k" * 32, None)
-    rows.note_root(ROOT, None, b"s" * 32)
-    assert rows.roots() == {ROOT: (b"k" * 32, None)}
+    rows.note_root(ROOT, Tenant(b"k" * 32, None, b"c" * 32))
+    rows.note_root(ROOT, Tenant(None, b"s" * 32, b"c" * 32))
+    assert rows.roots() == {ROOT: (b"k" * 32, None, b"c" * 32)}
 
 
 def test_the_root_of_a_block_is_found_only_through_its_ancestors(inventory, rows):

@@ -274,6 +274,50 @@ def test_a_purge_empties_the_quarantine(bench):
     assert not list(bench.folder.glob("quarantine/*/*.rec"))
 
 
+def test_a_name_that_only_a_servers_ram_holds_is_quarantined_by_all_its_digits(tmp_path):
+    bench = Bench(tmp_path / "store", EVERY_LAW)
+    bench.ssd_bytes = 0
+    with bench.open() as cache:
+        take_turn(cache, TOKENS)
+        assert bench.records() == []
+        name = BLOCKS[4].name.hex()
+        with pytest.raises(SetupError, match="no stored record"):
+            quarantine_in(bench.folder, name[:32], "", ssd_bytes=0, wall_clock=bench.wall)
+        found = quarantine_in(bench.folder, name, "", ssd_bytes=0, wall_clock=bench.wall)
+        assert found.fences == (1,)
+        _, restored = take_turn(cache, TOKENS)
+        assert (restored.boundary, restored.miss_reason) == (4, Miss.QUARANTINED)
+
+
+def test_a_purge_leaves_no_tokens_in_any_file_beside_a_running_server(tenants):
+    with tenants.open() as server:
+        chain = blocks_of(range(1_000, 1_041), salt=salt_for(server, "one", "mine"))
+        tenant = key_id(server.secret, "one")
+        server.note_tenant(chain[0].parent, key=tenant, cache_salt="mine")
+        for block in chain:
+            commit(server, block)
+        assert server.drain(10)
+        stored = b"".join(path.read_bytes() for path in files(tenants))
+        assert all(block.ids in stored for block in chain)
+        purge(tenants.folder, api_key="one", cache_salt=None, every=False, wall_clock=tenants.wall)
+        for path in files(tenants):
+            data = path.read_bytes()
+            assert not any(
+                block.ids in data or block.ids.hex().encode() in data for block in chain
+            ), path
+
+
+def files(tenants):
+    return [path for path in tenants.folder.rglob("*") if path.is_file()]
+
+
+def test_what_was_stored_under_a_secret_that_is_lost_is_purged_as_well(tenants):
+    (tenants.folder / "secret").write_bytes(b"another secret of thirty-two byt")
+    purge(tenants.folder, api_key="one", cache_salt=None, every=False, wall_clock=tenants.wall)
+    assert (None, None) in TENANTS
+    assert len(tenants.records()) == 10 * len(EVERY_LAW) + 1  # of whoever has neither
+
+
 def test_features_whose_content_is_not_what_they_state_leave_the_tier(bench):
     item = image_of(1)
     name, features = feature_name_of(item), features_of(item)

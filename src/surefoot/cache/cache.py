@@ -31,13 +31,14 @@ from surefoot.cache.features import FEATURE_COUNTERS, FeatureCache
 from surefoot.cache.fences import Fence, Reason
 from surefoot.cache.figures import Figures
 from surefoot.cache.lifecycle import PartKey
+from surefoot.cache.lineage_rows import Tenant
 from surefoot.cache.loading import Loader
 from surefoot.cache.planner import Load, Plan, Source, Stored, make_plan
 from surefoot.cache.quarantine import Quarantine
 from surefoot.cache.restore import Absent, Barred, Loaded, Restored, restore
 from surefoot.cache.shelves import OpenStore, Shelves
 from surefoot.errors import CacheFault, CorruptRecord, TierError
-from surefoot.identity import Block, BlockName, FeatureName, KeyId, ModelName, salt_tag
+from surefoot.identity import Block, BlockName, FeatureName, KeyId, ModelName, salt_tag, store_id
 from surefoot.prompt import MediaItem
 from surefoot.receipt import Miss, Receipt
 from surefoot.record import Header
@@ -341,7 +342,8 @@ class Cache:
             return
         self._roots.add(root)
         tag = None if cache_salt is None else salt_tag(self.secret, cache_salt)
-        self._write_soon(lambda: ssd.note_root(root, key, tag), nbytes=0)
+        tenant = Tenant(key, tag, store_id(self.secret))
+        self._write_soon(lambda: ssd.note_root(root, tenant), nbytes=0)
 
     def remember(self, receipt: Receipt, evidence: Evidence) -> None:
         """Enter a receipt and what its turn touched into the store's journal, soon."""

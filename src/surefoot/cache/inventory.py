@@ -318,6 +318,14 @@ class Inventory:
         with self._write() as connection:
             connection.execute("UPDATE models SET exact = ? WHERE model = ?", (exact, model))
 
+    def forget_bytes(self) -> None:
+        """Cut the write-ahead log, which holds rows that were deleted since.
+
+        While another process reads, some of it stays until that one's next checkpoint.
+        """
+        with self._writer_lock, _faults():
+            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
     def close(self) -> None:
         """Close both connections; the inventory is unusable afterwards."""
         with self._reader_lock, self._writer_lock:
@@ -379,6 +387,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA secure_delete = ON")  # a purge overwrites what it deletes
     except BaseException:
         connection.close()
         raise

@@ -33,7 +33,7 @@ CREATE TABLE audits (
     name BLOB PRIMARY KEY CHECK (length(name) = 32), verdict TEXT NOT NULL, at REAL NOT NULL
 ) STRICT;
 CREATE TABLE roots (
-    root BLOB PRIMARY KEY CHECK (length(root) = 32), key BLOB, salt BLOB
+    root BLOB PRIMARY KEY CHECK (length(root) = 32), key BLOB, salt BLOB, secret BLOB NOT NULL
 ) STRICT;
 CREATE TRIGGER part_unjudged AFTER INSERT ON parts
     BEGIN DELETE FROM audits WHERE name = new.name; END;
@@ -54,6 +54,14 @@ WITH RECURSIVE below(name) AS (
     UNION SELECT blocks.name FROM blocks JOIN below ON blocks.parent = below.name
 )
 """
+
+
+class Tenant(NamedTuple):
+    """Whose a root is: an API key's id and a salt's tag, None where there is none."""
+
+    key: KeyId | None
+    salt: bytes | None
+    secret: bytes  # names the secret that both were made with
 
 
 class Aside(NamedTuple):
@@ -214,15 +222,15 @@ class LineageRows:
         rows = self._read("SELECT name, verdict, at FROM audits", ())
         return {name: (verdict, at) for name, verdict, at in rows}
 
-    def note_root(self, root: BlockName, key: KeyId | None, salt: bytes | None) -> None:
+    def note_root(self, root: BlockName, tenant: Tenant) -> None:
         """Remember whose chains begin at a root, so that they can be purged."""
         with self._write() as connection:
-            connection.execute("INSERT OR IGNORE INTO roots VALUES (?, ?, ?)", (root, key, salt))
+            connection.execute("INSERT OR IGNORE INTO roots VALUES (?, ?, ?, ?)", (root, *tenant))
 
-    def roots(self) -> dict[BlockName, tuple[KeyId | None, bytes | None]]:
+    def roots(self) -> dict[BlockName, Tenant]:
         """Return whose chains begin at each known root."""
-        rows = self._read("SELECT root, key, salt FROM roots", ())
-        return {BlockName(root): (key, salt) for root, key, salt in rows}
+        rows = self._read("SELECT root, key, salt, secret FROM roots", ())
+        return {BlockName(root): Tenant(*tenant) for root, *tenant in rows}
 
     def root_of(self, name: BlockName) -> BlockName | None:
         """Return the root of a stored block; None if an ancestor between is not stored."""

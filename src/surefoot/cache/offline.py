@@ -23,7 +23,7 @@ from surefoot.cache.opening import StoreTiers, open_models, real_tier, tended_in
 from surefoot.cache.quota import leavers, orphans
 from surefoot.cache.ssd import Quota, SsdShelf
 from surefoot.errors import CorruptRecord, SetupError, TierError
-from surefoot.identity import FeatureName, key_id, salt_tag
+from surefoot.identity import NAME_BYTES, FeatureName, key_id, salt_tag, store_id
 from surefoot.record import content, feature_key, read_key, unseal, unseal_features
 from surefoot.record import key as record_key
 from surefoot.tiers import Tier
@@ -154,7 +154,8 @@ def quarantine_in(
 
     Args:
         path: the store's folder.
-        name: the name in hex, or enough of its first digits (eight or more) to tell it.
+        name: the name in hex; or, of what is stored on SSD, enough of its first digits (eight or
+            more) to tell it.
         detail: why, for whoever reads the fence.
         ssd_bytes: as in ``verify_store``.
         wall_clock: seconds since the epoch.
@@ -186,10 +187,14 @@ def purge(
         key = None if api_key is None else key_id(store.secret, api_key)
         salt = None if cache_salt is None else salt_tag(store.secret, cache_salt)
         tenants = rows.roots()
+        here = store_id(store.secret)
         others = {
             root
-            for root, (of_key, of_salt) in tenants.items()
-            if not every and (key not in (None, of_key) or salt not in (None, of_salt))
+            for root, of in tenants.items()
+            if not every
+            # Tags that another secret made, of a store whose own was lost, say nothing.
+            and (of.secret == here or (of.key, of.salt) == (None, None))
+            and (key not in (None, of.key) or salt not in (None, of.salt))
         }
         tops = rows.first_blocks()
         kept = {one for root in others for one in rows.consumed_below(root)}
@@ -198,6 +203,7 @@ def purge(
         found = store.fence(names, Reason.PURGED, "purged", keep=False)
         store.ssd.empty_quarantine(inf)
         purge_evidence(path, others)
+        store.ssd.inventory.forget_bytes()
         return found
 
 
@@ -207,6 +213,8 @@ def _the_name(inventory: Inventory, first: str) -> bytes:
             f"{first!r} is no name: write its hex digits, {NAME_DIGITS_LEAST} or more of them, "
             "as 'surefoot cache ls' shows them"
         )
+    if len(first) == 2 * NAME_BYTES:
+        return bytes.fromhex(first)  # it may be held by a server's RAM alone
     found = inventory.names_like(first)
     if len(found) != 1:
         what = "no stored record has" if not found else f"{len(found)} stored records have"

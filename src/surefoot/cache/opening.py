@@ -111,6 +111,8 @@ def open_cache(
     feature_ram = FeatureRam(RamTier(), capacity=feature_ram_bytes)
     shelves = _shelves(ram, feature_ram, opened.ssd, holds, lanes, clocks=(clock, wall_clock))
     if opened.ssd:
+        # Not here: a medium that stalls must not keep the server from starting.
+        lanes.writes.submit(Job(opened.tidy, 0))
         lanes.writes.submit(Job(partial(opened.ssd.fit, features=feature_schema is not None), 0))
     return Cache(model, groups, feature_schema, shelves, opened)
 
@@ -225,7 +227,6 @@ def _open_store(
         open_models=partial(open_models, folder),
         wall_clock=membership.wall_clock,
     )
-    _set_aside(ssd, fences, tiers.records, now=membership.wall_clock())
     return OpenStore(
         ssd,
         fences,
@@ -239,6 +240,7 @@ def _open_store(
             now=membership.wall_clock(),
             most=ssd.quota.capacity // CAPTURES_SHARE,
         ),
+        lambda: _set_aside(ssd, fences, tiers.records, now=membership.wall_clock()),
     )
 
 

@@ -38,3 +38,4 @@ class OpenStore(NamedTuple):
     close: Callable[[], None]
     journal: Journal | None = None
     on_fence: Callable[[Fence], None] = lambda _: None
+    tidy: Callable[[], None] = lambda: None  # what was left to do; on the write lane

@@ -22,11 +22,11 @@ from surefoot.cache.fences import Fence
 from surefoot.cache.forest import Node, Stored
 from surefoot.cache.inventory import Inventory, Trees
 from surefoot.cache.lifecycle import Holds, PartKey, Verdict
-from surefoot.cache.lineage_rows import Aside
+from surefoot.cache.lineage_rows import Aside, Tenant
 from surefoot.cache.quota import leavers
 from surefoot.cache.write_budget import WriteBudget, unlimited
 from surefoot.errors import TierError
-from surefoot.identity import BlockName, FeatureName, KeyId, ModelName
+from surefoot.identity import BlockName, FeatureName, ModelName
 from surefoot.record import FeatureHeader, Header, feature_key
 from surefoot.record import key as record_key
 from surefoot.tiers import Tier
@@ -370,10 +370,10 @@ class SsdShelf:
         except TierError:
             self.counts.failures += 1
 
-    def note_root(self, root: BlockName, key: KeyId | None, salt: bytes | None) -> None:
+    def note_root(self, root: BlockName, tenant: Tenant) -> None:
         """Remember whose chains begin at a root, if the inventory can take it."""
         try:
-            self.inventory.lineage.note_root(root, key, salt)
+            self.inventory.lineage.note_root(root, tenant)
         except TierError:
             self.counts.failures += 1
 

@@ -130,7 +130,7 @@ def serve(
         stall_s=settings.at_least(1, stall_s, flag="--stall-s"),
         idle=settings.at_least(0, idle, flag="--idle"),
         audit_share=settings.share(audit_share, flag="--audit-share"),
-        restore_floor_s=restore_floor_s,
+        restore_floor_s=settings.at_least(0, restore_floor_s, flag="--restore-floor-s"),
         io_threads=settings.at_least(1, io_threads, flag="--io-threads"),
         queue_bytes=settings.parse_bytes(queue_bytes, flag="--queue-bytes"),
         fetches=settings.one_of(("off", "public"), image_urls, flag="--image-urls") == "public",

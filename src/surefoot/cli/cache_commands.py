@@ -167,6 +167,8 @@ def purge_command(
         store_folder(store), api_key=key, cache_salt=salt, every=every, wall_clock=time.time
     )
     _say(found, "removed", as_json=as_json)
+    if not found.fences and not as_json:
+        print("nothing of that tenant is on record: is the key or the salt spelled right?")
 
 
 def _say(found: Quarantined, what: str, *, as_json: bool) -> None:
