@@ -5,7 +5,7 @@ miss. ``store=None`` touches no file and has no SSD tier.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -240,7 +240,7 @@ def _open_store(
             now=membership.wall_clock(),
             most=ssd.quota.capacity // CAPTURES_SHARE,
         ),
-        lambda: _set_aside(ssd, fences, tiers.records, now=membership.wall_clock()),
+        partial(_set_aside, ssd, fences.known(), tiers.records, membership.wall_clock),
     )
 
 
@@ -250,18 +250,20 @@ def _capture(root: Path, fence: Fence, fences: Fences, *, now: float, most: int)
         capture_fence(root, fence.number, now=now, known=fences.known(), most_bytes=most)
 
 
-def _set_aside(ssd: SsdShelf, fences: Fences, tier: SsdTier, *, now: float) -> None:
+def _set_aside(
+    ssd: SsdShelf, known: Sequence[Fence], tier: SsdTier, wall_clock: Callable[[], float]
+) -> None:
     """Move aside what a fence bars and whoever put it up had no time to move."""
     try:
-        if ssd.inventory.lineage.first_number() >= fences.last:
+        if not known or ssd.inventory.lineage.first_number() >= known[-1].number:
             return
-        for fence in fences.known():
+        for fence in known:
             parts, features = older_than(
                 fence.number,
                 *ssd.barred(fence),
                 tier=tier,
                 inventory=ssd.inventory,
-                now=now,
+                now=wall_clock(),
             )
             if parts:
                 ssd.set_aside(parts, fence.number, keep=fence.keeps)
