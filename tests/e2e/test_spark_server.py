@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
-from surefoot.bench.pictures import COLOURS, photo, raw, said, shown, solid, speckled, user
 from surefoot.bench.process import ServerProcess
+from surefoot.pictures import COLOURS, photo, raw, said, shown, solid, speckled, user
 
 MODEL = "spark"
 BLOCK = 16

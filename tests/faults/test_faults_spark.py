@@ -5,9 +5,9 @@ import time
 import pytest
 import torch
 
-from surefoot.bench.pictures import COLOURS, solid
 from surefoot.chat import load_chat
 from surefoot.engine.hf import load_engine
+from surefoot.pictures import COLOURS, solid
 from surefoot.receipt import Miss
 from surefoot.testing.faulty import FEATURES, PARTS, Schedule
 from surefoot.testing.live_state import differences, live_state

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from surefoot.bench import pictures
+from surefoot import pictures
 from surefoot.bench.client import Client
 from surefoot.bench.process import ServerProcess
 from surefoot.bench.tables import Bench, Table

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from surefoot.bench import pictures
+from surefoot import pictures
 from surefoot.bench.client import Answer, Client
 from surefoot.bench.process import ServerProcess
 

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from surefoot import identity
-from surefoot.bench import pictures
+from surefoot import identity, pictures
 from surefoot.bench.tables import Bench, Table, median
 from surefoot.chat import ImageLimits
 from surefoot.chat.images import rgb_pixels

@@ -53,10 +53,19 @@ MODEL_HELP = "A hub id, a folder, a .gguf file, or the built-in name smollm2 or 
 DTYPE_HELP = "dtype of the weights; default: the checkpoint's own"
 KEY_HELP = "a key clients must send; may be repeated"
 ApiKeys = Annotated[list[str] | None, typer.Option(envvar="SUREFOOT_API_KEY", help=KEY_HELP)]
+PROBE_KEY_HELP = "a key to send; may be repeated, and a second one is another tenant's"
+ProbeKeys = Annotated[
+    list[str] | None, typer.Option(envvar="SUREFOOT_API_KEY", help=PROBE_KEY_HELP)
+]
+LEGS_HELP = "names of legs, with commas between; a wrong one lists them; default: all"
+RESTART_HELP = "shell command that restarts the server, for the leg that needs it"
+SEED_HELP = "what texts and codes are drawn from; default: drawn, and printed"
 FeatureRam = Annotated[str, _flag(settings.FEATURE_RAM_BYTES)]
 FeatureSsd = Annotated[str, _flag(settings.FEATURE_SSD_BYTES)]
 ClientRequests = Annotated[int, _flag(settings.CLIENT_REQUESTS)]
 RestoreFloor = Annotated[float, _flag(settings.RESTORE_FLOOR_S)]
+BudgetSeconds = Annotated[float, _flag(settings.PROBE_SECONDS)]
+ErrorRate = Annotated[float, _flag(settings.PROBE_ERROR_RATE)]
 WriteBudget = Annotated[str, _flag(settings.WRITE_BUDGET)]
 
 
@@ -209,3 +218,43 @@ def bench(
     )
     if as_json:
         print(json.dumps(results, indent=2))
+
+
+@app.command()
+def probe(
+    url: Annotated[str, typer.Argument(help="The server's base URL: http://host:port/v1.")],
+    *,
+    model: Annotated[str | None, typer.Option(help="model to ask; default: the first")] = None,
+    api_key: ProbeKeys = None,
+    legs: Annotated[str | None, typer.Option(help=LEGS_HELP)] = None,
+    restart_cmd: Annotated[str | None, typer.Option(help=RESTART_HELP)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+    html: Annotated[Path | None, typer.Option(help="write a page for people")] = None,
+    junit: Annotated[Path | None, typer.Option(help="write JUnit XML for builds")] = None,
+    seed: Annotated[int | None, typer.Option(help=SEED_HELP)] = None,
+    budget_tokens: Annotated[int, _flag(settings.PROBE_TOKENS)] = settings.PROBE_TOKENS.default,
+    budget_seconds: BudgetSeconds = settings.PROBE_SECONDS.default,
+    error_rate: ErrorRate = settings.PROBE_ERROR_RATE.default,
+) -> None:
+    """Tell from outside whether the cache of any OpenAI-shaped server can be believed.
+
+    Exits 0 if all legs that apply are CLEAN, 1 if one is CONTAMINATED or WRONG, 3 for DRIFT, 4 for
+    INCONCLUSIVE. Let the server do nothing else meanwhile: times are part of the proof.
+    """
+    from surefoot.cli.probe_command import ProbeArguments, probe_server  # noqa: PLC0415
+
+    arguments = ProbeArguments(
+        url=url,
+        keys=tuple(api_key or ()),
+        model=model,
+        legs=legs,
+        restart_cmd=restart_cmd,
+        as_json=as_json,
+        html=html,
+        junit=junit,
+        seed=seed,
+        budget_tokens=budget_tokens,
+        budget_seconds=budget_seconds,
+        error_rate=error_rate,
+    )
+    raise typer.Exit(probe_server(arguments))

@@ -21,7 +21,7 @@ from threading import Lock
 from typing import Any
 
 from surefoot.bench.client import Answer, Client
-from surefoot.bench.pictures import COLOURS, said, shown, speckled, user
+from surefoot.pictures import COLOURS, said, shown, speckled, user
 
 KEYS = ("key-of-one", "key-of-two")
 SALTS = ("amber", "slate")

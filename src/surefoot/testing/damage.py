@@ -21,11 +21,11 @@ from random import Random
 from typing import Any, NamedTuple
 
 from surefoot.bench.client import Client
-from surefoot.bench.pictures import COLOURS, said, shown, solid, user
 from surefoot.bench.process import ServerProcess
 from surefoot.cache import Cache, Restored
 from surefoot.errors import CorruptRecord
 from surefoot.identity import Block, FeatureName, Salt, salt_of
+from surefoot.pictures import COLOURS, said, shown, solid, user
 from surefoot.prompt import MediaItem, MediaSpan
 from surefoot.record import (
     Header,

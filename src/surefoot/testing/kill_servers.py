@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 import httpx
 
 from surefoot.bench.client import Client, wait_healthy
-from surefoot.bench.pictures import COLOURS, said, shown, speckled, user
 from surefoot.cache.folder import RECORDS
 from surefoot.cli import main
 from surefoot.errors import EngineError, SurefootError
+from surefoot.pictures import COLOURS, said, shown, speckled, user
 from surefoot.testing.census import take_census
 from surefoot.testing.forks import Template, breed
 

@@ -1,4 +1,4 @@
-"""Pictures that need no file: what the demo, the benchmarks and the end-to-end tests send.
+"""Pictures that need no file: what the demo, the benchmarks, the probe and the tests send.
 
 Each is PNG bytes, the same for the same arguments in every process; nothing is drawn by chance.
 """

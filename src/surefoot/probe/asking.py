@@ -1,0 +1,380 @@
+"""One request to a server that speaks OpenAI's chat API, and all that came back.
+
+Every answer is streamed, so that the time to the first token is seen. What a server refuses is a
+reply too: the probe learns from it. Only a server that cannot be reached at all is an error.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from surefoot.errors import CapacityError, RequestError
+
+CHAT = "chat/completions"
+CONNECT_S = 10.0
+PATIENCE_S = 120.0  # the longest silence before a request counts as never answered
+BUSY_TRIES = 5
+BUSY_WAIT_S = 1.0
+REACHED_EVERY_S = 0.5
+NEVER = "never"  # the error of a request that got no answer within the probe's patience
+
+# Where servers say how many tokens of a prompt they did not compute, and what we call it.
+USAGE_COUNTERS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("cached_tokens", ("prompt_tokens_details", "cached_tokens")),  # OpenAI, vLLM, SGLang, ours
+    ("input_cached_tokens", ("input_tokens_details", "cached_tokens")),
+    ("prompt_cache_hit_tokens", ("prompt_cache_hit_tokens",)),
+)
+CHUNK_COUNTERS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("timings.cache_n", ("timings", "cache_n")),  # llama.cpp's server
+    ("receipt", ("surefoot", "restored_tokens")),  # our own
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token of an answer: its text, its logprob, and the likeliest ones in its place."""
+
+    text: str
+    logprob: float
+    top: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back for one request; times in seconds from sending it.
+
+    ``error`` is None for a whole answer, ``NEVER`` if none came in time, else what the server said.
+    """
+
+    status: int
+    text: str = ""
+    reasoning: str = ""
+    finish: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
+    tokens: tuple[Token, ...] | None = None  # None where the server gives no logprobs
+    ttft_s: float = 0.0
+    total_s: float = 0.0
+    error: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether a whole answer came, empty or not."""
+        return self.error is None
+
+    @property
+    def said(self) -> str:
+        """The answer with what was thought aloud before it."""
+        return f"{self.reasoning}\n{self.text}".strip() if self.reasoning else self.text
+
+    @property
+    def bits(self) -> tuple[object, ...]:
+        """What two answers must share to be equal bit for bit."""
+        return self.status, self.reasoning, self.text, self.finish, self.tokens
+
+
+@dataclass(slots=True)
+class Dialect:
+    """Which optional fields this server takes; ``acquaint.py`` finds out."""
+
+    usage_in_stream: bool = True
+    logprobs: bool = True
+    top: int = 5
+    answer_tokens: int = 16
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class Asker:
+    """Sends requests to one server and counts what they cost; use it as a context manager.
+
+    Args:
+        url: the base URL, ``http://host:port/v1``.
+        keys: API keys; the first is used unless a request says otherwise. None is sent without any.
+        clock: seconds that only grow.
+        sleep: waits so many of those seconds.
+        transport: what carries requests; None for the network.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        keys: Sequence[str] = (),
+        clock: Callable[[], float],
+        sleep: Sleep = asyncio.sleep,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.keys = tuple(keys)
+        self.model = ""
+        self.dialect = Dialect()
+        self.clock = clock
+        self.sleep = sleep
+        self.patience_s = PATIENCE_S
+        self.spent_tokens = 0
+        self._http = httpx.AsyncClient(
+            transport=transport,
+            trust_env=False,
+            timeout=httpx.Timeout(PATIENCE_S, connect=CONNECT_S),
+            # A connection each: some servers close theirs after a stream, without saying so, and
+            # the next request on it would break (llama.cpp's server does, seen at version 11549).
+            limits=httpx.Limits(max_connections=64, max_keepalive_connections=0),
+        )
+
+    async def __aenter__(self) -> "Asker":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
+
+    async def get(self, path: str) -> tuple[int, Any]:
+        """Return status and JSON value of a page; None where it is no JSON.
+
+        Raises:
+            CapacityError: the server cannot be reached.
+        """
+        try:
+            response = await self._http.get(f"{self.url}/{path}", headers=self._headers(0))
+        except httpx.TransportError as error:
+            raise CapacityError(f"{self.url} cannot be reached: {_words(error)}") from error
+        try:
+            return response.status_code, response.json()
+        except ValueError:
+            return response.status_code, None
+
+    async def wait_reachable(self, *, timeout_s: float) -> None:
+        """Wait until the server lists its models.
+
+        Raises:
+            CapacityError: it did not within ``timeout_s``.
+        """
+        until = self.clock() + timeout_s
+        while True:
+            try:
+                if (await self.get("models"))[0] == 200:
+                    return
+                why = "it does not list its models"
+            except CapacityError as error:
+                why = str(error)
+            if self.clock() >= until:
+                raise CapacityError(f"{self.url} did not come back in {timeout_s:g} s: {why}")
+            await self.sleep(REACHED_EVERY_S)
+
+    async def ask(
+        self, body: Mapping[str, Any], *, key: int = 0, headers: Mapping[str, str] | None = None
+    ) -> Reply:
+        """Send one request and wait for the whole answer; busy servers are asked again."""
+        for _ in range(BUSY_TRIES):
+            reply, again_s = await self._once(body, key=key, headers=headers or {}, pieces=None)
+            if again_s is None:
+                break
+            await self.sleep(again_s)
+        return reply
+
+    async def leave(self, body: Mapping[str, Any], *, pieces: int, key: int = 0) -> Reply:
+        """Send one request and hang up after so many pieces of text; the reply is what came."""
+        return (await self._once(body, key=key, headers={}, pieces=pieces))[0]
+
+    def wire(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a body as it is sent: with the model, and the fields this server takes."""
+        dialect = self.dialect
+        whole: dict[str, Any] = {"model": self.model, "temperature": 0, "stream": True}
+        if dialect.usage_in_stream:
+            whole["stream_options"] = {"include_usage": True}
+        if dialect.logprobs:
+            whole |= {"logprobs": True, "top_logprobs": dialect.top}
+        return whole | {"max_tokens": dialect.answer_tokens} | dialect.extra | dict(body)
+
+    def hide(self, text: str) -> str:
+        """Return a text with every API key blotted out."""
+        for key in sorted(self.keys, key=len, reverse=True):
+            text = text.replace(key, "[key]") if key else text
+        return text
+
+    def _headers(self, key: int) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.keys[key]}"} if self.keys else {}
+
+    async def _once(
+        self, body: Mapping[str, Any], *, key: int, headers: Mapping[str, str], pieces: int | None
+    ) -> tuple[Reply, float | None]:
+        """Send a request once; also return how long to wait if the server is busy."""
+        heard = _Heard(self.clock)
+        request = self._http.build_request(
+            "POST",
+            f"{self.url}/{CHAT}",
+            json=self.wire(body),
+            headers=self._headers(key) | dict(headers),
+            timeout=httpx.Timeout(self.patience_s, connect=CONNECT_S),
+        )
+        again_s: float | None = None
+        try:
+            response = await self._http.send(request, stream=True)
+            try:
+                if response.status_code == 200:
+                    await heard.listen(response, pieces)
+                else:
+                    heard.refused(response.status_code, await response.aread())
+                    again_s = _retry_s(response)
+            finally:
+                await response.aclose()
+        except httpx.ReadTimeout:
+            heard.error = NEVER
+        except httpx.TransportError as error:
+            heard.error = f"the connection broke: {_words(error)}"
+        reply = heard.reply(self.hide)
+        self.spent_tokens += (reply.prompt_tokens or 0) + (reply.completion_tokens or 0)
+        return reply, again_s
+
+
+class _Heard:
+    """Collects one answer while it streams in."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._started = clock()
+        self._first: float | None = None
+        self._status = 0
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._tokens: list[Token] | None = None
+        self._finish: str | None = None
+        self._usage: Mapping[str, Any] = {}
+        self._counters: dict[str, int] = {}
+        self.error: str | None = None
+
+    async def listen(self, response: httpx.Response, pieces: int | None) -> None:
+        self._status = response.status_code
+        plain = "text/event-stream" not in response.headers.get("content-type", "")
+        if plain:
+            self._take(_json(await response.aread()))
+            return
+        async for data in _events(response):
+            if data == "[DONE]":
+                break
+            self._take(_json(data))
+            if pieces is not None and len(self._texts) >= pieces:
+                self.error = "the probe hung up"
+                break
+
+    def refused(self, status: int, body: bytes) -> None:
+        self._status = status
+        value = _json(body)
+        error = value.get("error", value)
+        message = error.get("message") if isinstance(error, Mapping) else error
+        said = str(message or value.get("detail") or body[:200].decode("utf-8", "replace"))
+        self.error = f"{status}: {said}"
+
+    def reply(self, hide: Callable[[str], str]) -> Reply:
+        now = self._clock()
+        counted = self._usage.get("completion_tokens")
+        return Reply(
+            status=self._status,
+            text=hide("".join(self._texts)),
+            reasoning=hide("".join(self._thoughts)),
+            finish=self._finish,
+            prompt_tokens=_number(self._usage.get("prompt_tokens")),
+            completion_tokens=_number(counted),
+            counters=self._counters,
+            tokens=None if self._tokens is None else tuple(self._tokens),
+            ttft_s=(now if self._first is None else self._first) - self._started,
+            total_s=now - self._started,
+            error=None if self.error is None else hide(self.error),
+        )
+
+    def _take(self, chunk: Mapping[str, Any]) -> None:
+        if chunk.get("error"):
+            self.error = f"an error in the stream: {str(chunk['error'])[:300]}"
+            return
+        usage = chunk.get("usage")
+        if isinstance(usage, Mapping):
+            self._usage = usage
+            self._count(USAGE_COUNTERS, usage)
+        self._count(CHUNK_COUNTERS, chunk)
+        for choice in chunk.get("choices") or ():
+            self._choice(choice)
+
+    def _choice(self, choice: Mapping[str, Any]) -> None:
+        said = choice.get("delta") or choice.get("message") or {}
+        thought = said.get("reasoning_content") or said.get("reasoning") or ""
+        text = said.get("content") or ""
+        calls = said.get("tool_calls")
+        shown = (choice.get("logprobs") or {}).get("content") or []
+        self._finish = choice.get("finish_reason") or self._finish
+        if self._first is None and (text or thought or calls or shown or self._finish):
+            self._first = self._clock()
+        if text:
+            self._texts.append(text)
+        if calls:
+            self._texts.append(json.dumps(calls, sort_keys=True))
+        if thought:
+            self._thoughts.append(thought)
+        if shown:
+            self._tokens = (self._tokens or []) + [_token(one) for one in shown]
+
+    def _count(self, where: tuple[tuple[str, tuple[str, ...]], ...], value: object) -> None:
+        for name, path in where:
+            found: object = value
+            for step in path:
+                found = found.get(step) if isinstance(found, Mapping) else None
+            number = _number(found)
+            if number is not None:
+                self._counters[name] = number
+
+
+async def _events(response: httpx.Response) -> AsyncIterator[str]:
+    async for line in response.aiter_lines():
+        if line.startswith("data:"):
+            yield line.removeprefix("data:").strip()
+
+
+def _token(shown: Mapping[str, Any]) -> Token:
+    top = tuple((one["token"], float(one["logprob"])) for one in shown.get("top_logprobs") or ())
+    return Token(shown["token"], float(shown["logprob"]), top)
+
+
+def _json(text: str | bytes) -> Mapping[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {"error": f"no JSON: {text[:200]!r}"}
+    return value if isinstance(value, Mapping) else {"error": f"no object: {text[:200]!r}"}
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _retry_s(response: httpx.Response) -> float | None:
+    """Return how long to wait if a refusal is for now only, else None."""
+    if response.status_code not in (429, 503):
+        return None
+    try:
+        return min(float(response.headers.get("retry-after", BUSY_WAIT_S)), PATIENCE_S)
+    except ValueError:
+        return BUSY_WAIT_S
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def must_answer(reply: Reply, url: str) -> Reply:
+    """Return a reply that is a whole answer.
+
+    Raises:
+        CapacityError: none came, or the server is busy or failing.
+        RequestError: the server refused the plainest request.
+    """
+    if reply.ok:
+        return reply
+    if reply.status in (0, 429) or reply.status >= 500 or reply.error == NEVER:
+        raise CapacityError(f"{url} does not answer: {reply.error}")
+    raise RequestError(f"{url} refused: {reply.error}")

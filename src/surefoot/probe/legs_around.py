@@ -1,0 +1,243 @@
+"""Legs around the prompt's text: tools, reasoning, and a restart of the server.
+
+Tools and reasoning are fields that change the prompt where no message shows it; a restart leaves
+behind what the server wrote to disk.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from surefoot.probe.asking import Reply
+from surefoot.probe.legs import Facts, Leg, Run
+from surefoot.probe.legs_tenants import salted
+from surefoot.probe.proofs import first_proven
+from surefoot.probe.tasks import PHRASINGS, Phrasing, Shape, message
+from surefoot.probe.trail import NotApplicable, Request, Trail
+
+Fields = dict[str, Any]
+
+TOOL_ROUNDS = 2
+REASONING_ROUNDS = (True, False, True)  # whether it is asked with reasoning first
+SHORT_ANSWER_TOKENS = 16  # a code fits; a thought before it does not
+RESTART_PROMPTS = 4
+RESTART_SALTED = 2
+SIBLING_SHARE = 0.8  # of its text that a sibling shares
+
+
+# --- tools ---------------------------------------------------------------------------------------
+
+
+def _tool(name: str, says: str, argument: str) -> dict[str, Any]:
+    properties = {argument: {"type": "string", "description": f"The {argument}."}}
+    parameters = {"type": "object", "properties": properties, "required": [argument]}
+    function = {"name": name, "description": says, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+def _lists(opening: str) -> dict[str, Fields]:
+    """Return lists of tools by name; tools come first in many prompts, so they begin like none."""
+    word = opening.removeprefix("File ").rstrip(".").lower()
+    tide = _tool(f"tide_{word}", "Say when the tide turns.", "harbour")
+    snow = _tool(f"snow_{word}", "Say how deep the snow is.", "pass")
+    bread = _tool(f"bread_{word}", "Say what a baker has left.", "baker")
+    return {"no tools": {}, "tools A": {"tools": [tide]}, "tools B": {"tools": [snow, bread]}}
+
+
+# Some servers offer tools to a model only if they may also be called, some only if not.
+TOOL_CHOICES: tuple[Fields, ...] = ({}, {"tool_choice": "none"})
+
+
+async def tools(run: Run, trail: Trail) -> None:
+    """Ask without tools, with some, without, with others: no list may show in another's answer."""
+    choice = await _tools_taken(run, trail)
+
+    def drawn(way: tuple[Shape, Phrasing], label: str) -> list[Request]:
+        request = run.tasks.fresh(*way, run.facts.length, label=label)
+        lists = _lists(run.plants.opening()).items()
+        return [_with(request, name, fields | choice if fields else {}) for name, fields in lists]
+
+    def fresh(way: tuple[Shape, Phrasing], proof: int) -> Request:
+        return drawn(way, f"proof {proof + 1}")[(proof + 1) % 3]
+
+    ways = [(shape, phrasing) for shape in (Shape.EARLY, Shape.LATE) for phrasing in PHRASINGS]
+    way = await first_proven(trail, ways, fresh, task="a code, with tools on offer")
+    for number in range(1, TOOL_ROUNDS + 1):
+        none, some, others = drawn(way, f"prompt {number}")
+        await trail.cold(none)
+        await trail.plain(some)
+        await trail.warm(none)
+        await trail.plain(others)
+        for one in (some, others, none):
+            await trail.warm(one)
+
+
+async def _tools_taken(run: Run, trail: Trail) -> Fields:
+    """Return the choice of tools that the server takes.
+
+    Raises:
+        NotApplicable: it takes none, or its template renders none.
+    """
+    messages = [message("user", f"{run.plants.opening()} Reply with the single word OK.")]
+    some = {"messages": messages} | _lists(run.plants.opening())["tools A"]
+    bare = await _measured(trail, {"messages": messages})
+    for choice in TOOL_CHOICES:
+        reply = await _measured(trail, some | choice)
+        if not reply.ok:
+            continue
+        if reply.prompt_tokens is not None and reply.prompt_tokens == bare.prompt_tokens:
+            raise NotApplicable("the template renders no tools: the prompt is as long without")
+        return choice
+    raise NotApplicable(f"the server refuses tools: {reply.error}")
+
+
+# --- reasoning -----------------------------------------------------------------------------------
+
+# How reasoning is turned on and off.
+SWITCHES: tuple[tuple[Fields, Fields], ...] = (
+    (
+        {"chat_template_kwargs": {"enable_thinking": True}},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+    ),
+    ({"reasoning_effort": "high"}, {"reasoning_effort": "low"}),
+)
+
+
+async def reasoning(run: Run, trail: Trail) -> None:
+    """Ask with reasoning on, off, on, off: what one left behind may not answer for the other.
+
+    Answers are kept short. With reasoning on they are compared, not read: a thought may take long.
+    """
+    on, off = await _switch(run, trail)
+
+    def fresh(way: tuple[Shape, Phrasing], proof: int) -> Request:
+        request = run.tasks.fresh(*way, run.facts.length, label=f"proof {proof + 1}")
+        return _with(request, "reasoning off", off)
+
+    ways = [(shape, phrasing) for shape in (Shape.EARLY, Shape.LATE) for phrasing in PHRASINGS]
+    way = await first_proven(trail, ways, fresh, task="a code, with reasoning off")
+    for number, on_first in enumerate(REASONING_ROUNDS, 1):
+        prompt = run.tasks.fresh(*way, run.facts.length, label=f"prompt {number}")
+        thinking = replace(_with(prompt, "reasoning on", on), expected=None)
+        both = (thinking, _with(prompt, "reasoning off", off))
+        first, second = both if on_first else both[::-1]
+        await trail.cold(first)
+        await trail.plain(second)
+        for one in (first, second):
+            await trail.warm(one)
+
+
+async def _switch(run: Run, trail: Trail) -> tuple[Fields, Fields]:
+    """Return how reasoning is turned on and off, with a limit to the answer.
+
+    Raises:
+        NotApplicable: the server refuses every way, or none changes the prompt.
+    """
+    messages = [message("user", f"{run.plants.opening()} Reply with the single word OK.")]
+    bare = await _measured(trail, {"messages": messages})
+    refused, unchanged = "", False
+    limit: Fields = {"max_tokens": SHORT_ANSWER_TOKENS}
+    for on, off in SWITCHES:
+        replies = [await _measured(trail, {"messages": messages} | one) for one in (on, off)]
+        failed = [reply for reply in replies if not reply.ok]
+        if failed:
+            refused = refused or str(failed[0].error)
+            continue
+        lengths = {reply.prompt_tokens for reply in (bare, *replies)}
+        if len(lengths) > 1 or None in lengths:
+            return on | limit, off | limit
+        unchanged = True
+    if unchanged:
+        raise NotApplicable("turning reasoning on or off changes nothing of the prompt")
+    raise NotApplicable(f"the server refuses it: {refused}")
+
+
+# --- a restart -----------------------------------------------------------------------------------
+
+
+async def restart(run: Run, trail: Trail) -> None:
+    """Restart the server, then ask what it was asked before, and what begins like it."""
+    if run.restart is None:
+        raise NotApplicable("no --restart-cmd was given")
+    tasks, length = run.tasks, run.facts.length
+    way = await tasks.first_able(trail, (Shape.EARLY, Shape.LATE), length)
+    trail.fresh = lambda: tasks.fresh(*way, length, label="control")
+    prompts = [
+        tasks.fresh(*way, length, label=f"prompt {number}")
+        for number in range(1, RESTART_PROMPTS + 1)
+    ]
+    own = [salted(prompt, "tenant-a") for prompt in prompts[: RESTART_SALTED * run.facts.salts]]
+    for prompt in (*prompts, *own):
+        # Under a salt nothing of the bare prompt is shared, so this is never seen either.
+        await trail.cold(prompt)
+        await trail.plain(prompt)
+    await run.restart()
+    await trail.cold(tasks.fresh(*way, length, label="a new prompt after the restart"))
+    for place in run.plants.shuffled(len(prompts)):
+        await trail.warm(prompts[place])
+    await trail.warm(_sibling(run, prompts[0]))
+    for one in own:
+        await trail.warm(one)
+    for prompt in prompts[: len(own)]:
+        await trail.apart(salted(prompt, "tenant-b"))
+    for place in run.plants.shuffled(len(prompts)):
+        await trail.warm(prompts[place])
+
+
+def _sibling(run: Run, request: Request) -> Request:
+    """Return a conversation that leaves this one's first message before its end.
+
+    The code is said in that message or in the one after it, and stays.
+    """
+    first, *rest = request.body["messages"]
+    words = first["content"].split()
+    kept = round(len(words) * SIBLING_SHARE)
+    text = " ".join((*words[:kept], run.plants.filler(len(words) - kept)))
+    body = {"messages": [message(first["role"], text), *rest]}
+    return replace(request, label=f"a sibling of {request.label}", body=body)
+
+
+# --- what is sent --------------------------------------------------------------------------------
+
+
+def _with(request: Request, name: str, fields: Fields) -> Request:
+    """Return a request with more fields, the same to the byte otherwise."""
+    body = dict(request.body) | fields
+    return replace(request, label=f"{request.label} with {name}", body=body)
+
+
+async def _measured(trail: Trail, body: Fields) -> Reply:
+    """Ask a short prompt for what the server makes of its fields; nobody judges it."""
+    trail.budget.check(trail.asker)
+    return await trail.asker.ask(body | {"max_tokens": 1})
+
+
+def _asks(count: int) -> Callable[[Facts], int]:
+    return lambda facts: count * facts.length
+
+
+def _restart_cost(facts: Facts) -> int:
+    salted_asks = RESTART_SALTED * 4 if facts.salts else 0
+    return (4 * RESTART_PROMPTS + 2 + salted_asks) * facts.length
+
+
+AROUND_LEGS = (
+    Leg(
+        "tools",
+        "The same messages with and without tools; no list of tools may show in another's answer.",
+        _asks(7 * TOOL_ROUNDS),
+        tools,
+    ),
+    Leg(
+        "reasoning",
+        "The same messages with reasoning on and off; neither may answer for the other.",
+        _asks(4 * len(REASONING_ROUNDS)),
+        reasoning,
+    ),
+    Leg(
+        "restart",
+        "What was kept over a restart is asked again; it must not be another's, nor stale.",
+        _restart_cost,
+        restart,
+    ),
+)

@@ -1,0 +1,211 @@
+"""Legs of text: what conversations with a common beginning may do to each other.
+
+Here: turns taken, forks, edits and cancelled streams. Exact lengths are in ``legs_length.py``, many
+conversations at once in ``legs_many.py``; ``TEXT_LEGS`` holds all of them in the order they run.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from surefoot.probe.legs import Facts, Leg, Run
+from surefoot.probe.legs_length import BOUNDARIES, LONG
+from surefoot.probe.legs_many import LANES, SESSIONS
+from surefoot.probe.tasks import Phrasing, Shape, Tasks, conversation, message
+from surefoot.probe.trail import Request, Trail
+
+LONG_ANSWER_TOKENS = 64
+STORY = "Tell me a long story about a harbour."
+
+INTERLEAVE_ROUNDS = 2
+# B leaves A's text after so much of it, and B2 after so much; one pair for each round.
+FORK_DEPTHS = ((0.9, 0.5), (0.9, 0.7), (0.8, 0.6))
+FORK_TAIL = 0.5  # A goes on past the longest B for this share of a leg's ordinary length
+EDIT_ROUNDS = 2
+ANSWERS = ("Noted.", "I see.")  # what an early turn was answered with, then with what instead
+# When the probe hangs up: before the first token, or after so many pieces of text.
+HANG_UPS: tuple[int | None, ...] = (None, 1, 3)
+HANG_UP_SHARE = 0.5  # of the time that a never-seen prompt takes to its first token
+
+
+async def interleave(run: Run, trail: Trail) -> None:
+    """A A B A, then both at once: conversations that share a preamble take turns.
+
+    B has more rules than A, and may answer at greater length.
+    """
+    tasks, length = run.tasks, run.facts.length
+    phrasing = await tasks.able(trail, Shape.LATE, length)
+    trail.fresh = lambda: tasks.fresh(Shape.LATE, phrasing, length, label="control")
+    for number in range(1, INTERLEAVE_ROUNDS + 1):
+        shared = tasks.body_text(length)
+        a = _last_turn(tasks, phrasing, f"A{number}", shared)
+        longer = f"{shared} {tasks.more(length // 2)}"
+        b = _at_length(_last_turn(tasks, phrasing, f"B{number}", longer))
+        await trail.cold(a)
+        await trail.warm(a)
+        await trail.plain(b)
+        await trail.warm(a)
+        await trail.together((b, a))
+        await trail.warm(a)
+
+
+async def fork(run: Run, trail: Trail) -> None:
+    """Let a conversation leave a longer one early, at two depths, each time for the first time.
+
+    What the longer one holds past that point (A's code, above all) must not come along.
+    """
+    tasks, length = run.tasks, run.facts.length
+    phrasing = await tasks.able(trail, Shape.LATE, length)
+    trail.fresh = lambda: tasks.fresh(Shape.LATE, phrasing, length, label="control")
+    for number, (late, early) in enumerate(FORK_DEPTHS, 1):
+        text = tasks.body_text(length)
+        donor = f"{text} {tasks.more(round(length * FORK_TAIL))}"
+        a = _last_turn(tasks, phrasing, f"A{number}", donor)
+        b = _last_turn(tasks, phrasing, f"B{number}", _left(run, text, late))
+        b2 = _last_turn(tasks, phrasing, f"B{number} from earlier on", _left(run, text, early))
+        await trail.cold(a)
+        await trail.warm(b)
+        await trail.warm(b)
+        await trail.warm(b2)
+        if number == 1:
+            await trail.plain(a)
+
+
+async def edits(run: Run, trail: Trail) -> None:
+    """Edit an early turn, go back, and answer an early turn anew: every branch keeps its own."""
+    tasks, length = run.tasks, run.facts.length
+    shape, phrasing = await tasks.first_able(trail, (Shape.EARLIER_TURN, Shape.EARLY), length)
+    trail.fresh = lambda: tasks.fresh(shape, phrasing, length, label="control")
+    # Only an edit behind the text leaves the text to be reused.
+    edited_first = trail.warm if shape is Shape.EARLIER_TURN else trail.plain
+    for number in range(1, EDIT_ROUNDS + 1):
+        text = tasks.body_text(length)
+        original, edited = (
+            _told(shape, phrasing, tasks.plants.code(), text, f"{name} {number}")
+            for name in ("original", "edit")
+        )
+        await trail.cold(original)
+        await trail.warm(original)
+        await edited_first(edited)
+        await trail.warm(original)
+        await trail.warm(edited)
+        for answer in ANSWERS:
+            await trail.warm(_answered_anew(shape, edited, answer))
+        await trail.warm(original)
+
+
+async def cancelled(run: Run, trail: Trail) -> None:
+    """Hang up on never-seen and on half-answered requests, then ask them and their siblings."""
+    tasks, length = run.tasks, run.facts.length
+    phrasing = await tasks.able(trail, Shape.LATE, length)
+    trail.fresh = lambda: tasks.fresh(Shape.LATE, phrasing, length, label="control")
+    for number, pieces in enumerate(HANG_UPS, 1):
+        text = tasks.body_text(length)
+        left = _at_length(_last_turn(tasks, phrasing, f"left {number}", text))
+        sibling = _last_turn(tasks, phrasing, f"sibling {number}", text)
+        story = _at_length(_story(tasks, phrasing, f"story {number}", text))
+        if pieces is None:
+            await _leave_unanswered(trail, left, length)
+        else:
+            await trail.leave(left, pieces=pieces)
+        await trail.plain(left)
+        await trail.warm(left)
+        await trail.warm(sibling)
+        await trail.leave(story, pieces=number)
+        await trail.warm(left)
+
+
+def _last_turn(tasks: Tasks, phrasing: Phrasing, label: str, text: str) -> Request:
+    """Return a request with a code of its own in its last turn, after ``text``."""
+    return _told(Shape.LATE, phrasing, tasks.plants.code(), text, label)
+
+
+def _told(shape: Shape, phrasing: Phrasing, code: str, text: str, label: str) -> Request:
+    messages = conversation(shape, phrasing, code=code, text=text)
+    return Request(label, {"messages": messages}, expected=code)
+
+
+def _at_length(request: Request) -> Request:
+    """Return a request that may be answered at length."""
+    return replace(request, body=dict(request.body) | {"max_tokens": LONG_ANSWER_TOKENS})
+
+
+def _left(run: Run, text: str, depth: float) -> str:
+    """Return a text as long as ``text`` that begins like it, past a block at least, and leaves."""
+    least = (run.facts.block_tokens or 0) / run.facts.length + 0.1
+    words = text.split()
+    kept = round(len(words) * max(depth, min(0.9, least)))
+    rest = run.plants.filler(max(1, len(words) - kept))
+    return f"{' '.join(words[:kept])} {rest}"
+
+
+def _answered_anew(shape: Shape, request: Request, answer: str) -> Request:
+    """Return a conversation whose early turn was answered otherwise.
+
+    Models that know only the shape without an early turn get a greeting for one. Whether they find
+    the code past it was not proven, so it is not asked for: only foreign content is looked for.
+    """
+    messages: list[dict[str, Any]] = list(request.body["messages"])
+    label = f"{request.label} with an early turn answered {answer!r}"
+    if shape is Shape.EARLIER_TURN:
+        messages[-2] = message("assistant", answer)
+        return Request(label, {"messages": messages}, expected=request.expected)
+    messages[-1:] = [message("user", "Hello."), message("assistant", answer), messages[-1]]
+    return Request(label, {"messages": messages})
+
+
+def _story(tasks: Tasks, phrasing: Phrasing, label: str, text: str) -> Request:
+    """Return a request whose answer is long, so that it is left in the middle of it."""
+    said = phrasing.said(tasks.plants.code())
+    messages = [message("system", text), message("user", f"{said} {STORY}")]
+    return Request(label, {"messages": messages})
+
+
+async def _leave_unanswered(trail: Trail, request: Request, length: int) -> None:
+    """Hang up while the prompt is computed, as far as its like have told how long that takes."""
+    trail.budget.check(trail.asker)
+    times = [one.ttft_s for one in trail.controls if one.prompt_tokens >= length // 2]
+    leaving = asyncio.ensure_future(trail.leave(request, pieces=1))
+    waiting = asyncio.ensure_future(trail.asker.sleep(median(times or [0.0]) * HANG_UP_SHARE))
+    await asyncio.wait((leaving, waiting), return_when=asyncio.FIRST_COMPLETED)
+    for task in (leaving, waiting):
+        task.cancel()
+    await asyncio.gather(leaving, waiting, return_exceptions=True)
+
+
+def _times_length(times: float) -> Callable[[Facts], int]:
+    return lambda facts: round(times * facts.length)
+
+
+TEXT_LEGS = (
+    BOUNDARIES,
+    Leg(
+        "interleave",
+        "Two conversations with a common beginning take turns; neither may show in the other.",
+        _times_length(8 * INTERLEAVE_ROUNDS),
+        interleave,
+    ),
+    Leg(
+        "fork",
+        "A conversation leaves a longer one early; nothing of the longer one may come along.",
+        _times_length((4 + FORK_TAIL) * len(FORK_DEPTHS) + 1 + FORK_TAIL),
+        fork,
+    ),
+    SESSIONS,
+    LANES,
+    Leg(
+        "edits",
+        "An early turn is edited and answered anew; every branch must keep to its own history.",
+        _times_length((6 + len(ANSWERS)) * EDIT_ROUNDS),
+        edits,
+    ),
+    Leg(
+        "cancelled",
+        "Streams are left before and in the middle of the answer; what is asked next is whole.",
+        _times_length(6 * len(HANG_UPS)),
+        cancelled,
+    ),
+    LONG,
+)

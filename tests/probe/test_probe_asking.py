@@ -1,0 +1,279 @@
+"""Answers in the shapes that real servers send, over a transport that streams."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from surefoot.errors import CapacityError, RequestError
+from surefoot.probe.asking import BUSY_TRIES, NEVER, Asker, must_answer
+
+KEY = "sk-very-secret-0451"
+
+
+class Scripted(httpx.AsyncBaseTransport):
+    """Answers each request with the next step of a script, and keeps what was sent."""
+
+    def __init__(self, *steps):
+        self.steps = list(steps)
+        self.sent = []
+        self.closed = 0
+
+    async def handle_async_request(self, request):
+        body = await request.aread()
+        self.sent.append((request, json.loads(body) if body else None))
+        step = self.steps.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        status, headers, chunks = step
+        return httpx.Response(status, headers=headers, stream=_Stream(self, chunks))
+
+
+class _Stream(httpx.AsyncByteStream):
+    def __init__(self, owner, chunks):
+        self._owner, self._chunks = owner, chunks
+
+    async def __aiter__(self):
+        for chunk in self._chunks:
+            yield chunk
+
+    async def aclose(self):
+        self._owner.closed += 1
+
+
+def stream(*chunks):
+    lines = [f"data: {json.dumps(chunk)}\n\n".encode() for chunk in chunks]
+    return 200, {"content-type": "text/event-stream"}, [*lines, b"data: [DONE]\n\n"]
+
+
+def refusal(status, body, **headers):
+    return status, headers, [json.dumps(body).encode()]
+
+
+def piece(text=None, **choice):
+    delta = {} if text is None else {"content": text}
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": None, **choice}]}
+
+
+def asked(*steps, keys=(), body=None, pieces=None):
+    """Return what came back, what was sent, and how long the asker waited in between."""
+    transport = Scripted(*steps)
+    waits, ticks = [], iter(range(10_000))
+
+    async def sleep(seconds):
+        waits.append(seconds)
+
+    async def go():
+        async with Asker(
+            "http://server/v1/",
+            keys=keys,
+            clock=lambda: float(next(ticks)),
+            sleep=sleep,
+            transport=transport,
+        ) as asker:
+            asker.model = "m"
+            if pieces is not None:
+                return await asker.leave(body or {"messages": []}, pieces=pieces)
+            return await asker.ask(body or {"messages": []})
+
+    return asyncio.run(go()), transport, waits
+
+
+def test_a_streamed_answer_is_read_whole():
+    shown = {
+        "content": [
+            {
+                "token": "48",
+                "logprob": -0.25,
+                "top_logprobs": [
+                    {"token": "48", "logprob": -0.25},
+                    {"token": "9", "logprob": -3.5},
+                ],
+            }
+        ]
+    }
+    reply, transport, _ = asked(
+        stream(
+            {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]},
+            piece("48", logprobs=shown),
+            piece("3920"),
+            piece(finish_reason="stop"),
+            {
+                "choices": [],
+                "usage": {
+                    "prompt_tokens": 700,
+                    "completion_tokens": 2,
+                    "prompt_tokens_details": {"cached_tokens": 512},
+                },
+            },
+        )
+    )
+    assert (reply.text, reply.finish, reply.ok) == ("483920", "stop", True)
+    assert (reply.prompt_tokens, reply.completion_tokens) == (700, 2)
+    assert reply.counters == {"cached_tokens": 512}
+    assert reply.tokens[0].top == (("48", -0.25), ("9", -3.5))
+    assert reply.ttft_s < reply.total_s
+    request, body = transport.sent[0]
+    assert str(request.url) == "http://server/v1/chat/completions"
+    assert "authorization" not in request.headers
+    assert body["temperature"] == 0
+    assert body["stream_options"] == {"include_usage": True}
+
+
+def test_the_first_token_is_the_first_that_says_something():
+    """A chunk with the role alone is sent before anything was computed, by some servers."""
+    role = {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
+    reply, _, _ = asked(stream(role, role, piece("a"), piece("b")))
+    assert reply.ttft_s == 1.0  # the clock is read at sending, at 'a' and at the end
+
+
+@pytest.mark.parametrize(
+    ("chunk", "counters"),
+    [
+        ({"timings": {"cache_n": 40, "prompt_n": 7}}, {"timings.cache_n": 40}),
+        ({"surefoot": {"restored_tokens": 256}}, {"receipt": 256}),
+        ({"usage": {"prompt_cache_hit_tokens": 64}}, {"prompt_cache_hit_tokens": 64}),
+        ({"usage": {"input_tokens_details": {"cached_tokens": 9}}}, {"input_cached_tokens": 9}),
+        ({"usage": {"prompt_tokens_details": None}}, {}),
+        ({"usage": {"prompt_tokens_details": {"cached_tokens": None}}}, {}),
+        ({"usage": None}, {}),
+        ({"surefoot": None}, {}),
+    ],
+)
+def test_counters_of_reuse_are_found_where_servers_put_them(chunk, counters):
+    reply, _, _ = asked(stream(piece("a"), {"choices": [], **chunk}))
+    assert reply.counters == counters
+
+
+def test_an_answer_in_one_piece_is_taken_too():
+    body = {
+        "choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3},
+    }
+    reply, _, _ = asked((200, {"content-type": "application/json"}, [json.dumps(body).encode()]))
+    assert (reply.text, reply.finish, reply.prompt_tokens) == ("hi", "stop", 3)
+
+
+def test_thoughts_are_kept_apart_and_searched_with_the_answer():
+    thought = {"choices": [{"delta": {"reasoning_content": "hm 483920"}, "finish_reason": None}]}
+    reply, _, _ = asked(stream(thought, piece("ok")))
+    assert (reply.reasoning, reply.text) == ("hm 483920", "ok")
+    assert "483920" in reply.said
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"error": {"message": "no such field"}}, "400: no such field"),
+        ({"error": "plain words"}, "400: plain words"),
+        ({"detail": "fastapi's own"}, "400: fastapi's own"),
+        ({"odd": 1}, '400: {"odd": 1}'),
+    ],
+)
+def test_a_refusal_is_a_reply_with_the_servers_words(body, says):
+    reply, _, _ = asked(refusal(400, body))
+    assert (reply.status, reply.error, reply.ok) == (400, says, False)
+
+
+def test_an_error_inside_a_stream_is_an_error():
+    reply, _, _ = asked(stream(piece("a"), {"error": {"message": "engine died"}}))
+    assert not reply.ok
+    assert "engine died" in reply.error
+
+
+@pytest.mark.parametrize("junk", [b"data: {nonsense\n\n", b"data: [1]\n\n"])
+def test_what_is_no_json_is_an_error_and_no_crash(junk):
+    reply, _, _ = asked((200, {"content-type": "text/event-stream"}, [junk]))
+    assert not reply.ok
+
+
+def test_a_busy_server_is_asked_again_after_the_time_it_names():
+    busy = refusal(429, {"error": {"message": "later"}}, **{"retry-after": "7"})
+    reply, transport, waits = asked(busy, busy, stream(piece("a")))
+    assert reply.ok
+    assert (len(transport.sent), waits) == (3, [7.0, 7.0])
+    reply, transport, _ = asked(*[busy] * BUSY_TRIES)
+    assert not reply.ok
+    assert len(transport.sent) == BUSY_TRIES
+
+
+def test_silence_beyond_patience_is_never():
+    reply, _, _ = asked(httpx.ReadTimeout("no byte"))
+    assert reply.error == NEVER
+
+
+def test_a_connection_that_breaks_is_an_error_of_the_request():
+    reply, _, _ = asked(httpx.RemoteProtocolError("peer closed"))
+    assert reply.status == 0
+    assert "peer closed" in reply.error
+
+
+def test_hanging_up_closes_the_stream_after_so_many_pieces():
+    steps = stream(piece("a"), piece("b"), piece("c"))
+    reply, transport, _ = asked(steps, pieces=2)
+    assert reply.text == "ab"
+    assert transport.closed == 1
+
+
+def test_a_key_is_sent_and_never_shown():
+    reply, transport, _ = asked(
+        stream(piece(f"your key is {KEY}"), {"choices": []}), keys=(KEY, "other")
+    )
+    assert transport.sent[0][0].headers["authorization"] == f"Bearer {KEY}"
+    assert KEY not in reply.text
+    reply, _, _ = asked(refusal(401, {"error": {"message": f"bad key {KEY}"}}), keys=(KEY,))
+    assert KEY not in reply.error
+
+
+def test_a_key_that_comes_in_pieces_is_hidden_too():
+    reply, _, _ = asked(stream(piece(KEY[:5]), piece(KEY[5:])), keys=(KEY,))
+    assert KEY not in reply.text
+
+
+@pytest.mark.parametrize(
+    ("step", "kind"),
+    [
+        (httpx.ReadTimeout("no byte"), CapacityError),
+        (httpx.ConnectError("refused"), CapacityError),
+        (refusal(500, {"error": "boom"}), CapacityError),
+        (refusal(401, {"error": "bad key"}), RequestError),
+        (refusal(404, {"error": "no such model"}), RequestError),
+    ],
+)
+def test_a_server_that_does_not_answer_at_all_is_an_error_with_its_own_exit(step, kind):
+    reply, _, _ = asked(step)
+    with pytest.raises(kind):
+        must_answer(reply, "http://server/v1")
+
+
+def test_an_unreachable_server_is_said_to_be():
+    async def go():
+        transport = Scripted(httpx.ConnectError("refused"))
+        async with Asker("http://server/v1", clock=lambda: 0.0, transport=transport) as asker:
+            await asker.get("models")
+
+    with pytest.raises(CapacityError, match="cannot be reached"):
+        asyncio.run(go())
+
+
+def test_a_restarting_server_is_waited_for_until_it_lists_models():
+    transport = Scripted(
+        httpx.ConnectError("refused"), refusal(503, {}), refusal(200, {"data": []})
+    )
+    now = [0.0]
+
+    async def sleep(seconds):
+        now[0] += seconds
+
+    async def go(timeout_s):
+        async with Asker(
+            "http://server/v1", clock=lambda: now[0], sleep=sleep, transport=transport
+        ) as asker:
+            await asker.wait_reachable(timeout_s=timeout_s)
+
+    asyncio.run(go(60))
+    assert not transport.steps
+    transport.steps = [refusal(503, {})] * 100
+    with pytest.raises(CapacityError, match="did not come back"):
+        asyncio.run(go(3))
