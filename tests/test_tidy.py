@@ -79,7 +79,7 @@ ONLY_IN: dict[str, tuple[tuple[str, ...], str]] = {
     "sqlite3": (("cache/",), "the inventory is the cache's"),
     "fastapi": (("server/",), "HTTP ends in server"),
     "starlette": (("server/",), "HTTP ends in server"),
-    "uvicorn": (("server/", CLI), "HTTP ends in server; cli starts it"),
+    "uvicorn": (("server/", CLI, KIT), "HTTP ends in server; cli and the test kit start it"),
     "prometheus_client": (("server/",), "metrics derive from receipts, in server"),
     "asyncio": (("server/", PROBE, CLI, KIT), "below server everything is synchronous"),
     "httpx": (
@@ -587,7 +587,7 @@ def test_every_room_is_in_the_architecture():
 
 TEXT = {".py", ".md", ".toml", ".txt", ".json", ".yml", ".yaml", ".cfg", ""}
 WORKPLACE = "/wo" + "rk/"
-GENERATED = {".git", ".venv", "build", "dist", "__pycache__"}
+GENERATED = {".git", ".venv", ".peers", "build", "dist", "__pycache__"}
 
 
 def test_no_file_names_the_folder_it_was_written_in():

@@ -20,6 +20,7 @@ COMMANDS = (
     ("serve",),
     ("demo",),
     ("bench",),
+    ("probe",),
     ("cache",),
     ("cache", "stats"),
     ("cache", "ls"),

@@ -20,6 +20,7 @@ from surefoot.cli.probe_table import ProbeTable
 from surefoot.errors import CapacityError, RequestError, SetupError
 from surefoot.probe.asking import Asker
 from surefoot.probe.run import EVERY_LEG
+from surefoot.probe.trail import Unsettled
 from surefoot.probe.verdicts import EXIT_CODES, Evidence, LegReport, ProbeReport, Shown, Verdict
 from surefoot.testing.broken_faults import Behaviour, Fault
 from surefoot.testing.broken_server import BrokenTransport, Front, VirtualClock
@@ -264,6 +265,19 @@ def test_no_key_is_in_anything_that_comes_out(tmp_path, capsys):
     assert "[key] " in page.read_text()
 
 
+def test_no_key_is_in_what_is_told_on_the_way(monkeypatch, capsys):
+    async def run_probe(asker, options, watch):
+        watch.learned("model", f"m-{KEY}")
+        raise Unsettled(f"ended by {KEY}")
+
+    monkeypatch.setattr(probe_command, "run_probe", run_probe)
+    assert probed(connecting(), keys=(KEY,)) == 4
+    said = capsys.readouterr().out
+    assert KEY not in said
+    assert "m-[key]" in said
+    assert "exit 4: ended by [key]. The legs that ended stand" in said
+
+
 def test_no_key_is_in_an_error():
     def refusing(inner):
         return Stops(inner, 0, httpx.ConnectError(f"no {KEY}"))
@@ -294,7 +308,10 @@ def test_ctrl_c_reports_the_legs_that_ended_and_exits_130(capsys, tmp_path):
     assert [leg["verdict"] for leg in value["legs"]] == ["CLEAN", "INCONCLUSIVE", "INCONCLUSIVE"]
     assert value["verdict"] == "INCONCLUSIVE"
     assert value["tokens"] > 0
-    assert "exit 130: it was stopped before its end" in said.err
+    assert (
+        "exit 130: the run was stopped; a whole one settles it. The legs that ended stand"
+        in said.err
+    )
     assert ElementTree.parse(xml).find("testsuite").get("errors") == "2"
 
 

@@ -75,6 +75,17 @@ def test_what_is_not_offered_is_not_there():
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(("most", "finish", "said"), [(1, "length", 1), (9, "stop", 2)])
+def test_an_answer_is_cut_where_the_request_says(most, finish, said):
+    async def run():
+        body = {"messages": secret("483920"), "max_tokens": most}
+        answered = (await Server().client.post(CHAT, json=body)).json()
+        assert answered["choices"][0]["finish_reason"] == finish
+        assert answered["usage"]["completion_tokens"] == said
+
+    asyncio.run(run())
+
+
 def test_salts_are_checked_only_where_they_are_known():
     async def run():
         for salt in ("", "a" * 129, 7, ["a"]):

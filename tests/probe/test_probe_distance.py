@@ -1,3 +1,5 @@
+"""How far apart first tokens are, by hand."""
+
 import pytest
 
 from surefoot.probe.asking import Reply, Token

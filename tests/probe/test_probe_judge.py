@@ -228,7 +228,7 @@ def test_what_is_far_grows_with_the_servers_own_noise_up_to_a_limit(scene):
     scene.pair(scene.request("A", code), code, logprob=-1.9)
     assert scene.verdict(Facts(counters=("cached_tokens",), noise_nat=0.2)).verdict is Verdict.DRIFT
     scene = Scene()
-    scene.pair(scene.request("A", code), code, logprob=-4.0)
+    scene.pair(scene.request("A", code), code, logprob=-4.5)
     noisy = Facts(counters=("cached_tokens",), noise_nat=50.0)
     assert scene.verdict(noisy).verdict is Verdict.WRONG
 

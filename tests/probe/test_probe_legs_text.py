@@ -406,7 +406,8 @@ def rungs(trail):
 
 def test_long_takes_the_first_rung_that_the_model_can_do_and_leaves_each_other_at_once():
     trail, _ = walked("long", Model(recall_tokens=3_500))
-    assert rungs(trail) == {6_000: 1, 4_000: 1, 3_000: PROOFS}
+    # Two phrasings are tried on a rung, each up to its first wrong answer.
+    assert rungs(trail) == {6_000: 2, 4_000: 2, 3_000: PROOFS}
     again = [seen for seen in trail.seen if seen.role in ASKED]
     cold = [seen for seen in trail.of(Role.COLD) if " at 3,000" in seen.request.label]
     assert again[0].request is cold[-1].request

@@ -1,3 +1,5 @@
+"""Codes that nobody says by chance, and who was told them."""
+
 import pytest
 
 from surefoot.probe.plants import SENTENCES, Plants, codes_in, texts_of

@@ -1,3 +1,5 @@
+"""The time test against a list of all orders."""
+
 import itertools
 from statistics import median
 

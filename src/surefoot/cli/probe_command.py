@@ -152,7 +152,7 @@ class _Probing:
         try:
             report = asyncio.run(self._probe())
         except KeyboardInterrupt:
-            code, why = INTERRUPTED, "it was stopped before its end; the legs that ended stand"
+            code, why = INTERRUPTED, "the run was stopped; a whole one settles it"
         except Unsettled as reason:
             why = str(reason)
         except SurefootError as error:
@@ -210,7 +210,8 @@ class _Probing:
             self.table.report(shown)
         if told:
             ending = EXIT_CODES[shown.verdict] if code is None else code
-            self.table.close(shown, ending, None if why is None else self._hidden(why))
+            cut = None if why is None else f"{self._hidden(why)}. The legs that ended stand"
+            self.table.close(shown, ending, cut)
         if given.html is not None:
             _write(given.html, page(shown, when=f"{when:%d %B %Y, %H:%M %Z}"), flag="--html")
         if given.junit is not None:
@@ -226,7 +227,7 @@ class _Probing:
         self.table.learned(self._hidden(label), self._hidden(words))
 
     def began(self, leg: Leg, tokens: int) -> None:
-        self.table.began(leg, tokens)
+        self.table.began(leg)
 
     def asked(self, seen: Seen) -> None:
         self.table.asked(seen)

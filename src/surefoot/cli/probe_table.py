@@ -51,7 +51,7 @@ class ProbeTable:
         self._console = console
         self._leg_wide = max(map(len, names), default=0)
         self._status: Status | None = None
-        self._doing = ""
+        self._at = ("", "")
         self._requests = self._tokens = 0
 
     @property
@@ -63,23 +63,22 @@ class ProbeTable:
     def start(self, server: str, seed: int) -> None:
         """Say what is probed."""
         self._wrapped(f"probing {server} with seed {seed}", "")
-        self._at_work("getting to know the server")
+        self._at_work("beginning", "The probe learns what this server offers.")
 
     def learned(self, label: str, words: str) -> None:
         """Print a fact of the server."""
         self._columns((label, ""), words, side=24)
 
-    def began(self, leg: Leg, tokens: int) -> None:
-        """Show which leg is at work, and about how many tokens it asks for."""
-        self._at_work(f"{leg.name}, about {tokens:,} tokens: {leg.title}")
+    def began(self, leg: Leg) -> None:
+        """Show which leg is at work."""
+        self._at_work(leg.name, leg.title)
 
     def asked(self, seen: Seen) -> None:
         """Count one exchange."""
         self._requests += 1
         self._tokens += (seen.reply.prompt_tokens or 0) + (seen.reply.completion_tokens or 0)
         if self._status is not None:
-            counts = f"; {self._requests} requests, {self._tokens:,} tokens"
-            self._status.update(self._fitting(self._doing, counts))
+            self._status.update(self._doing())
 
     def ended(self, leg: LegReport) -> None:
         """Print how a leg ended."""
@@ -96,17 +95,19 @@ class ProbeTable:
             self._status.stop()
             self._status = None
 
-    def _at_work(self, doing: str) -> None:
+    def _at_work(self, name: str, title: str) -> None:
         self.stop()
-        self._doing, self._requests, self._tokens = doing, 0, 0
+        self._at, self._requests, self._tokens = (name, title), 0, 0
         if self._console.is_terminal:
-            self._status = self._console.status(self._fitting(doing, ""))
+            self._status = self._console.status(self._doing())
             self._status.start()
 
-    def _fitting(self, doing: str, counts: str) -> Text:
-        room = self._console.width - 3 - len(counts)
-        cut = doing if len(doing) <= room else f"{doing[: max(0, room - 3)]}..."
-        return Text(cut + counts)
+    def _doing(self) -> Text:
+        """Return the line that changes, cut to the terminal's width."""
+        name, title = self._at
+        text = f"{name}: {self._requests} requests, {self._tokens:,} tokens. {title}"
+        room = self._console.width - 3
+        return Text(text if len(text) <= room else f"{text[: max(0, room - 3)]}...")
 
     # --- at the end ------------------------------------------------------------------------------
 
@@ -125,10 +126,9 @@ class ProbeTable:
         verdict = report.verdict
         said = f"{report.tokens:,} tokens, {report.seconds:.0f} s, seed {report.seed}"
         self._line("")
-        line = Text(verdict.value, STYLES[verdict])
-        line.append(
-            f"  {self._visible(report.server)}, {self._visible(report.model) or 'model not known'}; {said}"
-        )
+        line = Text().append(verdict.value, STYLES[verdict])
+        model = self._visible(report.model) or "model not known"
+        line.append(f"  {self._visible(report.server)}, {model}; {said}")
         self._print(line)
         self._wrapped(f"exit {code}: {why or MEANINGS[verdict]}", "")
 
@@ -155,9 +155,8 @@ class ProbeTable:
         """Print a leg's first finding whole, and the others in a sentence each."""
         first, *others = leg.evidence
         self._line("")
-        self._print(
-            Text(f"{first.verdict} ", STYLES[first.verdict]).append(f"in {leg.name}", "bold")
-        )
+        line = Text().append(first.verdict.value, STYLES[first.verdict])
+        self._print(line.append(f" in {leg.name}", "bold"))
         self._wrapped(first.says, "    ")
         for at in range(len(first.shown)):
             self._exchange(first, at)
@@ -188,16 +187,15 @@ class ProbeTable:
             self._columns(("right is", "  "), shown.facts["expected"])
 
     def _columns(
-        self, left: tuple[str, str], *pieces: str, side: int = SIDE, style: str = ""
+        self, named: tuple[str, str], *pieces: str, side: int = SIDE, style: str = ""
     ) -> None:
         """Print words on the left, and the pieces of a text wrapped beside them."""
-        name, indent = left
+        name, indent = named
         text = " [...] ".join(map(self._visible, pieces))
         lines = wrap(text, self._wide - side - len(indent)) or [""]
         for number, line in enumerate(lines):
-            shown = Text(
-                indent + (self._visible(name) if not number else "").ljust(side)[:side], "dim"
-            )
+            left = (self._visible(name) if not number else "").ljust(side)[:side]
+            shown = Text().append(indent + left, "dim")
             self._print(shown.append(line, style))
 
     def _wrapped(self, text: str, mark: str, *, style: str = "") -> None:

@@ -4,15 +4,19 @@ The probe speaks HTTP to any OpenAI-shaped server and knows nothing of what is i
 (``legs_*.py``) asks for what the cache may get wrong, on paths where it should be reused; one judge
 (``judge.py``) compares what came back and ends the leg in one verdict (``verdicts.py``).
 
-    asking.py     one request, one reply: what it said, what it counted, when its first token came
-    plants.py     codes, openings and filler, drawn from the seed, and who was told which code
-    acquaint.py   what this server offers, how noisy it is, how long prompts must be
-    tasks.py      phrasings that the model is proven able to answer, on fresh prompts
-    trail.py      what a leg sees: cold, warm, plain and apart
-    witnesses.py  whether reuse took place: counters, and time against never-seen controls
-    judge.py      the verdict
-    run.py        the legs in order, inside a budget
-    page.py, junit.py   the report
+    asking.py      one request, one reply: what it said, what it counted, when its first token came
+    plants.py      codes, openings and filler, drawn from the seed, and who was told which code
+    acquaint.py    what this server offers, how noisy it is, how long prompts must be
+    tasks.py       phrasings that the model is proven able to answer, on fresh prompts
+    proofs.py      the same proof for tasks that are no hidden code
+    trail.py       what a leg sees: cold, warm, plain and apart
+    settle.py      what is asked after a leg: references, and a second stage of the time test
+    witnesses.py   whether reuse took place: counters, and time against never-seen controls
+    distance.py    how far two answers' first tokens are apart
+    judge.py       the verdict
+    run.py         the legs in order, inside a budget
+    publishing.py  what leaves the probe: no key, nothing that a page or a file cannot hold
+    telling.py     verdicts and exchanges in words; page.py and junit.py write the reports
 
 Of our own server it reads the receipt as one more counter of reuse, and never for a verdict.
 """

@@ -30,7 +30,6 @@ SAMPLE_WORDS = 260
 TRIES = 3
 STEP_TOKENS = 90  # the tries differ by this, so that their counters tell the size of a block
 FASTER = 0.8  # as a first look, not as a proof: warm takes at most this share of cold
-SLOW_AGAIN = 0.7  # and without the cache at least this share of cold
 PATIENCE_LEAST_S, PATIENCE_TIMES = 30.0, 20.0  # a request may take so many cold ones' time
 ASKS_AGAIN = 3
 ANSWER_LEAVES_TOKENS = 128
@@ -255,9 +254,10 @@ async def _goes_round(trail: Trail, way: WayRound, warm: Sequence[Seen]) -> bool
     for one in (one for one in warm[:2] if one.reply.ok):
         replies.append((await trail.reference(one.request, way.headers, way.fields())).reply)
     cold = median(_cold_of(trail, one).reply.ttft_s for one in warm)
-    return all(
-        reply.ok and not any(reply.counters.values()) and reply.ttft_s >= SLOW_AGAIN * cold
-        for reply in replies
+    # Nearer to a new prompt's time than to a warm one's, as a ratio.
+    least = (cold * median(one.reply.ttft_s for one in warm)) ** 0.5
+    return bool(replies) and all(
+        reply.ok and not any(reply.counters.values()) and reply.ttft_s >= least for reply in replies
     )
 
 

@@ -21,7 +21,7 @@ from surefoot.probe.witnesses import TTFT, Witnesses, chance_of, faster, speed_u
 
 JUDGED = (Role.WARM, Role.PLAIN, Role.APART)
 FAR_TIMES = 10.0  # so many times the server's own noise is not noise any more
-FAR_LEAST_NAT = 1.0  # and never less than this: bfloat16 and 4-bit weights stay far below it
+FAR_LEAST_NAT = 0.5  # never less: what differed on sound servers was 0.3 at most (docs/PROBE.md)
 NOISE_MOST_NAT = 0.25  # a larger "noise" may be the fault itself, and must not hide it
 APART_RATE = 0.1  # time alone accuses nobody of sharing state above a tenth of the error rate
 EVIDENCE_MOST = 6  # findings shown of one kind; the rest are counted
@@ -328,8 +328,12 @@ def _doubt(trail: Trail, facts: Facts, shown: Witnesses, error_rate: float) -> s
             "time shows that state of another tenant's was reused, and the server counts none: the "
             "counter lies, or the server was busier before; probe again when it is quiet"
         )
-    undecided = [pair for pair in trail.twins if not pair[0].reply.tokens]
-    if undecided and not any(one.request.expected in ("wide", "tall") for one in trail.seen):
+    undecided = [
+        accused
+        for accused, _, _ in trail.twins
+        if not accused.reply.tokens and accused.request.expected is None
+    ]
+    if undecided:
         return "without logprobs two pictures that the model cannot tell apart in words are equal"
     return None if shown.proven else _unproven(shown, len(warm), error_rate)
 
@@ -394,6 +398,8 @@ def _drift_said(drift: Sequence[tuple[Evidence, float | None]], compared: int, f
     share = f"{len(drift)} of {compared} answers differ from their references ({texts} in text)"
     if not sizes:
         return f"{share}; without logprobs nobody can say by how much"
+    if not max(sizes):
+        return f"{share}; their first tokens are equal to all digits, later ones are not"
     noise = f"this server's own noise is {facts.noise_nat or 0:.4f}"
     return f"{share}, the first token by {max(sizes):.4f} nat at most; {noise}"
 

@@ -4,7 +4,7 @@ Tools and reasoning are fields that change the prompt where no message shows it;
 behind what the server wrote to disk.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,15 +13,16 @@ from surefoot.probe.legs import Facts, Leg, Run
 from surefoot.probe.legs_tenants import salted
 from surefoot.probe.proofs import first_proven
 from surefoot.probe.tasks import PHRASINGS, Phrasing, Shape, message
-from surefoot.probe.trail import NotApplicable, Request, Trail
+from surefoot.probe.trail import NotApplicable, Request, Role, Seen, Trail, Unsettled
 
 Fields = dict[str, Any]
 
 TOOL_ROUNDS = 2
 REASONING_ROUNDS = (True, False, True)  # whether it is asked with reasoning first
-SHORT_ANSWER_TOKENS = 16  # a code fits; a thought before it does not
+SHORT_ANSWER_TOKENS = 12  # a code fits; a thought before it does not
 RESTART_PROMPTS = 4
 RESTART_SALTED = 2
+UNSEEN_SALTS = ("tenant-b", "tenant-c")
 SIBLING_SHARE = 0.8  # of its text that a sibling shares
 
 
@@ -178,10 +179,23 @@ async def restart(run: Run, trail: Trail) -> None:
     await trail.warm(_sibling(run, prompts[0]))
     for one in own:
         await trail.warm(one)
-    for prompt in prompts[: len(own)]:
-        await trail.apart(salted(prompt, "tenant-b"))
+    for salt in UNSEEN_SALTS:
+        for prompt in prompts[: len(own)]:
+            await trail.apart(salted(prompt, salt))
+    # By now a server that forgot all has them again: no witness of what the restart left.
     for place in run.plants.shuffled(len(prompts)):
-        await trail.warm(prompts[place])
+        await trail.plain(prompts[place])
+    if _counts(trail.of(Role.PLAIN)) and not _counts(trail.of(Role.WARM)):
+        raise Unsettled(
+            "nothing that was sent before the restart was reused after it: this server keeps no "
+            "state over one, or had not written it yet; a store on disk, and a slower "
+            "--restart-cmd, settle it"
+        )
+
+
+def _counts(seen: Sequence[Seen]) -> bool:
+    """Whether a counter named reused tokens in any of these."""
+    return any(any(one.reply.counters.values()) for one in seen)
 
 
 def _sibling(run: Run, request: Request) -> Request:
@@ -217,7 +231,7 @@ def _asks(count: int) -> Callable[[Facts], int]:
 
 
 def _restart_cost(facts: Facts) -> int:
-    salted_asks = RESTART_SALTED * 4 if facts.salts else 0
+    salted_asks = RESTART_SALTED * (3 + len(UNSEEN_SALTS)) if facts.salts else 0
     return (4 * RESTART_PROMPTS + 2 + salted_asks) * facts.length
 
 

@@ -14,7 +14,7 @@ from surefoot.probe.legs import Facts, Leg, Run
 from surefoot.probe.plants import Plants
 from surefoot.probe.proofs import first_proven
 from surefoot.probe.tasks import PHRASINGS, Phrasing, message
-from surefoot.probe.trail import BudgetEnded, NotApplicable, Request, Trail, Unsettled
+from surefoot.probe.trail import NotApplicable, Request, Trail, Unsettled
 
 # How much of the text stands before the pictures.
 EARLY, MIDDLE, LATE = 0.0, 0.5, 1.0
@@ -93,8 +93,6 @@ async def same_bytes(run: Run, trail: Trail) -> None:
     tells = True
     try:
         look = await _shape_look(run, trail, sizes)
-    except BudgetEnded:
-        raise
     except Unsettled:
         tells, look = False, await _colour_look(run, trail)
     for number, (width, height) in enumerate(sizes, 1):
@@ -149,9 +147,9 @@ def _shaped(
 ) -> Request:
     width, height = size
     body = {"messages": _messages(look, text, [raw(pixels, width, height)])}
-    wide, tall = ("wide", "tall") if width > height else ("tall", "wide")
+    right, other = ("wide", "tall") if width > height else ("tall", "wide")
     label = f"{label}{width}x{height}"
-    return Request(label, body, wide, (tall,)) if tells else Request(label, body)
+    return Request(label, body, right, (other,)) if tells else Request(label, body)
 
 
 def _in_order(width: int, height: int, *, wide_first: bool) -> list[tuple[int, int]]:
@@ -387,7 +385,7 @@ IMAGE_LEGS = (
     Leg(
         "image-later",
         "A picture comes in the third turn of a chat, then another one in its place.",
-        _asks(12),
+        _asks(11),
         later,
     ),
     Leg(

@@ -6,7 +6,7 @@ from typing import Any
 
 from surefoot.probe.legs import Facts, Leg, Run
 from surefoot.probe.plants import PAD
-from surefoot.probe.tasks import PROOFS, Phrasing, Shape, Tasks, conversation, message
+from surefoot.probe.tasks import PHRASINGS, PROOFS, Phrasing, Shape, Tasks, conversation, message
 from surefoot.probe.trail import NotApplicable, Request, Seen, Trail, Unsettled
 
 UNIT_TOKENS = 256  # smaller blocks are taken together until there are about so many tokens
@@ -19,6 +19,7 @@ PADS_TRIED = 8  # of a word at once
 SHORT_TOKENS = 90  # about what a measurement of a code and an opening asks for
 
 LADDER = (6_000, 4_000, 3_000, 2_100)  # tokens, tried in this order
+LONG_PHRASINGS = 2  # tried on each rung
 LONG_ANSWER_TOKENS = 128  # left free of the context
 LONG_ORDER = (-1, -2, -3, -1)  # which of the proofs are asked again, twice each
 LONG_ASKS = PROOFS + 2 * len(LONG_ORDER)
@@ -214,15 +215,22 @@ async def _longest(run: Run, trail: Trail) -> list[Request]:
     found = []
     for rung in rungs:
         why = _too_dear(run, trail, rung)
-        proofs = [] if why else await _proofs(run, trail, phrasing, rung)
-        if len(proofs) == PROOFS:
-            return proofs
+        for tried in () if why else _from(phrasing):
+            proofs = await _proofs(run, trail, tried, rung)
+            if len(proofs) == PROOFS:
+                return proofs
         why = why or trail.seen[-1].reply.error or "the model misses the fact"
         found.append(f"{rung:,}: {why}")
     raise Unsettled(
         f"no prompt longer than {facts.length:,} tokens could be tried ({'; '.join(found)}); "
         "a stronger model, or a larger budget, settles it"
     )
+
+
+def _from(phrasing: Phrasing) -> tuple[Phrasing, ...]:
+    """Return the phrasings that are tried on a rung: what works for shorter prompts, and next."""
+    first = PHRASINGS.index(phrasing)
+    return PHRASINGS[first : first + LONG_PHRASINGS]
 
 
 def _too_dear(run: Run, trail: Trail, rung: int) -> str | None:

@@ -14,38 +14,49 @@ CODE_DIGITS = 6
 _LETTERS = "BCDFGHJKLMNPQRSTVWXZ"
 _STOPS = re.compile(r"(?<=\d)[\s,._\-\u202f\u00a0]+(?=\d)")
 
-# Plain sentences without digits, colours or codes: what the model has to look past.
+# Rules of a house that is nowhere, without digits or colours: what the model has to look past. A
+# model of 135 million weights found a code before such rules more often than before tales.
 SENTENCES = (
-    "The ferry leaves the north pier when the tide turns and the harbour bell has rung.",
-    "A gardener who waters in the evening loses less to the sun than one who waters at noon.",
-    "Bread that rests under a damp cloth keeps its crust soft until the oven is hot.",
-    "The library lends maps of the valley, but the oldest of them may only be read at the desk.",
-    "Every spring the river carries gravel past the mill and leaves a new bank below the bridge.",
-    "Two carpenters can hang a door in the time that one of them needs to find his glasses.",
-    "Letters for the upper village are left with the baker, who knows every family by name.",
-    "A good rope is dry, evenly laid, and never left lying in the bottom of a boat.",
-    "The choir practises in the old school because the church has no stove.",
-    "Whoever walks the ridge path after rain should take a stick and mind the roots.",
-    "Cheese from the summer pastures is turned each day and rubbed with salt water.",
-    "The clock on the market hall is slow, and nobody minds, for all the others follow it.",
-    "Apples that fall before the harvest are pressed, and the rest are stored in straw.",
-    "An engineer measured the dam for a week and found that it leans with the seasons.",
-    "Travellers ask for the inn with the heron on its sign and are sent the long way round.",
-    "The printer keeps a drawer of broken type and swears that one day he will mend it.",
-    "Snow on the pass closes the road for as long as the wind comes from the lake.",
-    "Children learn the names of the stars from the lighthouse keeper on clear nights.",
-    "A kettle sings before it boils, and a patient cook listens instead of looking.",
-    "The orchard wall was built without mortar and has outlived three orchards.",
-    "Sailors mend their nets on the steps while their dogs sleep in the shade of the crates.",
-    "Nobody remembers why the street is called Long, since it is the shortest in town.",
-    "The potter throws a bowl each morning before breakfast, to see what the clay is like.",
-    "A bicycle with one gear climbs the hill as well as the legs that push it.",
-    "Honey from the heath is dark and thick and must be warmed before it can be poured.",
-    "The mayor opened the new well and drank the first cup, and then asked for a second.",
-    "Old windows whistle in a storm, each with its own note, so that a house has a voice.",
-    "The miller pays in flour and the smith in nails, and both think they have the better deal.",
-    "On the last day of the fair the tents come down faster than anyone can say goodbye.",
-    "A lamp in the window means that there is soup, and no lamp means come tomorrow.",
+    "Before any change the clerk must read the booking aloud and wait until the guest agrees.",
+    "A refund is paid to the card that was used, unless the guest asks for a voucher.",
+    "If a room is not ready, the guest may wait in the lounge and is offered tea without charge.",
+    "The clerk should give no opinions, and promise nothing that is not in these rules.",
+    "Only one service can be booked in a single call, and every service needs a name and a date.",
+    "Guests who travel with children can ask for a quiet room on the garden side at no extra cost.",
+    "When the guest is unsure, explain both choices in short words and let the guest decide.",
+    "A booking cannot be moved to another person, but a misspelled name may be corrected.",
+    "Dogs are welcome in the garden house, and the cleaning fee is added at the end of the stay.",
+    "Do not cancel a stay that has begun; offer to end it early and explain the costs.",
+    "Breakfast is served in the large hall until late, and on the terrace in summer.",
+    "If the system reports an error, tell the guest, wait a moment, and try the same step again.",
+    "The shuttle to the airport leaves every hour and must be reserved on the evening before.",
+    "Members of the club may bring a friend to the pool, and the friend does not pay.",
+    "Parking is free behind the house, but places near the door are for those who need them.",
+    "A complaint is written down in the guest's words and passed on to the manager that day.",
+    "The clerk may look up a booking by name, by date of arrival, or by the last payment.",
+    "When a payment fails, try no other card unless the guest has said which one to use.",
+    "Lost items are kept for a month and can be sent home if the guest pays the post.",
+    "Large groups need a deposit, which is returned if they cancel at least two weeks ahead.",
+    "Answer in the language of the guest, in full sentences, and keep it short.",
+    "Never share the details of one guest with another, even if they travel together.",
+    "Late arrivals are no problem if the guest calls, since the night porter has every key.",
+    "If the guest asks for something that is not allowed, refuse politely and name the rule.",
+    "Meeting rooms can be rented by the hour and come with water, paper, and a screen.",
+    "The kitchen can prepare meals without nuts, milk or wheat when it is told one day ahead.",
+    "Windows on the upper floors open only a little, and this cannot be changed for safety.",
+    "A bicycle can be borrowed from the cellar, and the guest signs for it and returns it by dusk.",
+    "Extra towels and pillows are brought to the room, and nobody has to ask for them twice.",
+    "Hand the call over to a person only when none of these rules covers what the guest needs.",
+    "The sauna is open in the evening, and children may use it together with their parents.",
+    "If two bookings overlap, keep the older one and find a similar room for the other guest.",
+    "Gift cards are valid for three years and can be used for rooms, meals and massages alike.",
+    "The clerk must check the weather warning before naming the mountain path.",
+    "A guest who stays for a month pays less for each night and gets the room cleaned every week.",
+    "Luggage can be left in the locked room next to the lift until the last train has gone.",
+    "Prices include the local tax, and the invoice shows it on a line of its own.",
+    "When the hall is rented for a wedding, music ends at midnight and the doors stay closed.",
+    "Flowers for the table are ordered from the shop across the street, not from the kitchen.",
+    "All requests are noted in the log with the time and with the action that was taken.",
 )
 PAD = "yes"  # one token for most tokenizers, with the space before it
 
@@ -96,14 +107,11 @@ class Plants:
                 return f"File {word}."
 
     def filler(self, words: int) -> str:
-        """Draw sentences of exactly so many words; the last one may end early."""
+        """Draw sentences, each as rarely as can be, of exactly so many words."""
         drawn: list[str] = []
-        last = ""
         while len(drawn) < words:
-            sentence = self._random.choice(SENTENCES)
-            if sentence != last:
-                drawn += sentence.split()
-                last = sentence
+            for place in self.shuffled(len(SENTENCES)):
+                drawn += SENTENCES[place].split()
         return " ".join(drawn[:words])
 
     def shuffled(self, count: int) -> list[int]:

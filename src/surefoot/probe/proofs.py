@@ -32,9 +32,11 @@ async def first_proven(
     """
     refused: str | None = None
     answered = False
-    for way in ways:
+    for number, way in enumerate(ways, 1):
         for proof in range(PROOFS):
-            seen = await trail.cold(never_seen(fresh(way, proof)))
+            drawn = fresh(way, proof)
+            label = f"{drawn.label}, way {number} to ask"
+            seen = await trail.cold(never_seen(drawn, label=label))
             if 400 <= seen.reply.status < 500:
                 refused = seen.reply.error
             else:
@@ -52,6 +54,6 @@ async def first_proven(
     )
 
 
-def never_seen(request: Request, *, label: str = "") -> Request:
+def never_seen(request: Request, *, label: str) -> Request:
     """Return a fresh request: what it says wrong is the model's own, and no other request's."""
-    return replace(request, label=label or request.label, others=())
+    return replace(request, label=label, others=())

@@ -37,11 +37,15 @@ class Phrasing:
         return self.says.format(code=code)
 
 
-# In the order they are tried; the first was right 6 of 6 for a model of 135 million weights, with
-# the code at the beginning of 1,000 and 2,160 tokens.
+# In the order they are tried. A model of 135 million weights needs to be told more than once where
+# a long text follows: 6 of 6 at 2,100 tokens with the second, and 1 of 5 at 1,300 with the first.
 PHRASINGS = (
     Phrasing(
         "The secret code is {code}.", "What is the secret code? Reply with the six digits only."
+    ),
+    Phrasing(
+        "Secret code: {code}. Secret code: {code}. Secret code: {code}.",
+        "What is the secret code? Reply with the six digits only.",
     ),
     Phrasing("My code is {code}.", "What is my code?"),
     Phrasing("The code is {code}.", "What is the code? Answer with the number only."),

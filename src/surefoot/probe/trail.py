@@ -83,6 +83,7 @@ class Seen:
         first = reply.tokens[0].top if reply.tokens else ()
         facts: dict[str, Any] = {
             "role": self.role.value,
+            "key": self.request.key + 1,
             "expected": self.request.expected,
             "status": reply.status,
             "error": reply.error,

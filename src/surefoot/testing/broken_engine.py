@@ -144,7 +144,7 @@ class BrokenEngine:
         if whole_key in self._whole:
             turn.restored_tokens = turn.cached_tokens = len(turn.prompt.tokens) - 1
             await self._wait(turn, RESTORE_S * turn.restored_tokens)
-            return self._whole[whole_key].copy()
+            return self._whole[whole_key]
         run = self._taken_up(turn)
         self._live.append(run)
         try:
@@ -155,7 +155,7 @@ class BrokenEngine:
         if run.plan.record is None:
             self._store.commit(turn.prompt, turn.tenant, run.rungs, run.blocks, run.state)
         if self._fault is Fault.THINKING_IGNORED_IN_KEY:
-            self._whole[whole_key] = run.state.copy()
+            self._whole[whole_key] = run.state
         return run.state
 
     def _taken_up(self, turn: Turn) -> _Run:

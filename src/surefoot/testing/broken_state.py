@@ -110,10 +110,6 @@ class State:
             start = len(self.pooled) * STRIDE
             self.pooled.append(pooled_row(self.rows[start : start + STRIDE]))
 
-    def copy(self) -> "State":
-        """Return a state that shares nothing mutable with this one."""
-        return State([*self.rows], [*self.pooled], self.recurrent, self.position)
-
     @property
     def number(self) -> int:
         """Return a number that any change of any part changes."""

@@ -9,8 +9,9 @@ it does not do.
 import argparse
 import asyncio
 import json
+import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from surefoot.errors import CapacityError, RequestError
@@ -225,9 +226,8 @@ class Row:
         self.doubts.update(f"{leg.name}: {leg.reason}" for leg in unsure)
 
 
-def matrix(subjects: Iterable[Subject], seeds: Sequence[int], legs: Sequence[str]) -> list[Row]:
-    """Run the probe on every server with every seed."""
-    rows = []
+def matrix(subjects: Iterable[Subject], seeds: Sequence[int], legs: Sequence[str]) -> Iterator[Row]:
+    """Yield a row for every server, of one run of the probe for each seed."""
     for subject in subjects:
         row = Row(subject)
         for seed in seeds:
@@ -236,8 +236,7 @@ def matrix(subjects: Iterable[Subject], seeds: Sequence[int], legs: Sequence[str
             except (CapacityError, RequestError, Unsettled) as error:
                 row.misses.append(seed)
                 row.doubts[f"no report: {error}"] += 1
-        rows.append(row)
-    return rows
+        yield row
 
 
 def table(rows: Sequence[Row], runs: int) -> str:
@@ -290,7 +289,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     subjects = [*broken(kinds[given.like].behaviour), *kinds.values()]
     chosen = [one for one in subjects if not given.only or one.name in given.only]
     seeds = range(given.first_seed, given.first_seed + given.seeds)
-    rows = matrix(chosen, seeds, given.legs)
+    rows = []
+    for row in matrix(chosen, seeds, given.legs):
+        rows.append(row)
+        said = f"{row.subject.name}: {len(row.misses)} misses, {len(row.alarms)} false alarms"
+        print(said, file=sys.stderr, flush=True)
     shown = json.dumps([_as_json(row) for row in rows], indent=1) if given.json else None
     print(shown or table(rows, given.seeds))
     return int(any(row.misses or row.alarms for row in rows))

@@ -1,0 +1,565 @@
+"""Legs of pictures, tenants, tools, reasoning and restarts: what they ask, and what they catch."""
+
+import asyncio
+import base64
+import io
+import json
+
+import httpx
+import pytest
+from PIL import Image
+
+from surefoot.probe import legs_around, legs_images, legs_tenants
+from surefoot.probe.acquaint import acquaint
+from surefoot.probe.asking import Asker
+from surefoot.probe.judge import judge
+from surefoot.probe.legs import Facts, Run
+from surefoot.probe.legs_around import AROUND_LEGS
+from surefoot.probe.legs_images import IMAGE_LEGS, SIZES
+from surefoot.probe.legs_tenants import NOTE_KEYS, TENANT_LEGS
+from surefoot.probe.plants import Plants
+from surefoot.probe.settle import settle
+from surefoot.probe.tasks import PROOFS
+from surefoot.probe.trail import (
+    Budget,
+    BudgetEnded,
+    NotApplicable,
+    Request,
+    Role,
+    Trail,
+    Unsettled,
+)
+from surefoot.probe.verdicts import Verdict
+from surefoot.testing.broken_faults import Behaviour, Fault, Skills
+from surefoot.testing.broken_server import BrokenTransport, Front, VirtualClock
+
+LEGS = {leg.name: leg for leg in (*IMAGE_LEGS, *TENANT_LEGS, *AROUND_LEGS)}
+IMAGES = [leg.name for leg in IMAGE_LEGS]
+KEYS = ("key-of-one", "key-of-two")
+ERROR_RATE = 0.01
+BARE = Behaviour(knows_salts=False, offers_logprobs=False, offers_counters=False)
+JUDGED = (Role.WARM, Role.PLAIN, Role.APART)
+
+
+class Walked:
+    """One leg on a fresh broken server in virtual time."""
+
+    def __init__(self, name, fault=None, behaviour=None, *, seed=1, keys=KEYS, refuses=None):
+        self.name, self.seed, self.keys = name, seed, keys
+        self.clock = VirtualClock()
+        self.front = Front(fault, behaviour or Behaviour(), pass_time=self.clock.pass_time)
+        self.transport = BrokenTransport(self.front, self.clock.pass_time)
+        if refuses:
+            self.transport = Refusing(self.transport, refuses)
+        self.restarts = []
+        self.can_restart, self.forgets = True, False
+        self.tokens = 400_000
+        self.trail = self.facts = None
+
+    def walk(self):
+        asyncio.run(self._walk())
+        return self
+
+    @property
+    def judged(self):
+        return judge(self.walk().trail, self.facts, ERROR_RATE, None)
+
+    def of(self, *roles):
+        return [seen.request for seen in self.trail.of(*(roles or JUDGED))]
+
+    async def _walk(self):
+        asker = Asker(
+            "http://x/v1",
+            keys=self.keys,
+            clock=self.clock.now,
+            sleep=self.clock.pass_time,
+            transport=self.transport,
+        )
+        async with asker:
+            plants, controls = Plants(self.seed), []
+            budget = Budget(400_000, 1e9, 0.0)
+            first = Trail(asker, plants, budget, lambda _: None, controls)
+            self.facts, tasks = await acquaint(first, model=None, told=lambda *_: None)
+            budget = Budget(self.tokens, 1e9, 0.0)
+            self.trail = Trail(asker, plants, budget, lambda _: None, controls, name=self.name)
+
+            async def restart():
+                self.restarts.append(len(self.trail.seen))
+                self.front.restart()
+                if self.forgets:
+                    self.front = Front(None, self.front.behaviour, pass_time=self.clock.pass_time)
+                    self.transport._front = self.front
+
+            run = Run(asker, plants, tasks, self.facts, restart if self.can_restart else None)
+            await LEGS[self.name].walk(run, self.trail)
+            await settle(run, self.trail, ERROR_RATE)
+
+
+class Refusing(httpx.AsyncBaseTransport):
+    """A server that answers 400 to bodies it does not like."""
+
+    def __init__(self, inner, refuses):
+        self.inner, self.refuses = inner, refuses
+
+    async def handle_async_request(self, request):
+        content = await request.aread()
+        if content and self.refuses(json.loads(content)):
+            return httpx.Response(400, json={"error": {"message": "no such thing here"}})
+        return await self.inner.handle_async_request(request)
+
+
+# --- against the broken server -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("behaviour", [Behaviour(), Behaviour(block_tokens=256), BARE])
+@pytest.mark.parametrize("name", LEGS)
+def test_an_unbroken_server_is_clean(name, behaviour):
+    if name == "salts" and not behaviour.knows_salts:
+        pytest.skip("it has none")
+    found = Walked(name, behaviour=behaviour).judged
+    assert found.verdict is Verdict.CLEAN, found.reason
+
+
+CAUGHT = [
+    ("image-swap", Fault.KEY_IGNORES_MEDIA, Verdict.CONTAMINATED),
+    ("image-swap", Fault.WRONG_BOUNDARY, Verdict.WRONG),
+    ("image-bytes", Fault.DIGEST_IGNORES_DIMENSIONS, Verdict.CONTAMINATED),
+    ("image-bytes", Fault.KEY_IGNORES_MEDIA, Verdict.CONTAMINATED),
+    ("image-later", Fault.KEY_IGNORES_MEDIA, Verdict.CONTAMINATED),
+    ("image-removed", Fault.REMOVED_IMAGE_KEPT, Verdict.CONTAMINATED),
+    ("image-order", Fault.KEY_IGNORES_MEDIA, Verdict.CONTAMINATED),
+    ("user", Fault.DONOR_LENGTH, Verdict.CONTAMINATED),
+    ("keys", Fault.EMPTY_ON_HIT, Verdict.WRONG),
+    ("tools", Fault.TOOLS_IGNORED_IN_KEY, Verdict.WRONG),
+    ("reasoning", Fault.THINKING_IGNORED_IN_KEY, Verdict.WRONG),
+    ("restart", Fault.STALE_AFTER_RESTART, Verdict.CONTAMINATED),
+    ("restart", Fault.OTHER_WEIGHTS, Verdict.WRONG),
+]
+SALTS = [
+    (name, fault)
+    for name in ("salts", "restart")
+    for fault in (Fault.SALT_IGNORED, Fault.SALT_IGNORED_ON_DISK)
+]
+
+
+@pytest.mark.parametrize("behaviour", [Behaviour(), BARE])
+@pytest.mark.parametrize(("name", "fault", "verdict"), CAUGHT)
+def test_each_leg_catches_the_faults_it_is_for(name, fault, verdict, behaviour):
+    found = Walked(name, fault, behaviour).judged
+    assert found.verdict is verdict, found.reason
+
+
+@pytest.mark.parametrize(("name", "fault"), SALTS)
+def test_tenants_that_share_are_found(name, fault):
+    found = Walked(name, fault).judged
+    assert found.verdict is Verdict.CONTAMINATED, found.reason
+
+
+def test_tenants_that_share_are_found_by_time_alone():
+    found = Walked("salts", Fault.SALT_IGNORED, Behaviour(offers_counters=False)).judged
+    assert found.verdict is Verdict.CONTAMINATED, found.reason
+
+
+@pytest.mark.parametrize("fault", [Fault.COUNTER_ZERO, Fault.COUNTER_TOO_HIGH])
+@pytest.mark.parametrize("name", ["image-swap", "user", "tools", "reasoning", "restart"])
+def test_a_counter_that_lies_proves_nothing(name, fault):
+    assert Walked(name, fault).judged.verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_model_that_cannot_tell_wide_from_tall_is_judged_by_its_bits():
+    weak = Behaviour(skills=Skills(shape=False))
+    assert Walked("image-bytes", behaviour=weak).judged.verdict is Verdict.CLEAN
+    walked = Walked("image-bytes", Fault.DIGEST_IGNORES_DIMENSIONS, weak)
+    assert walked.judged.verdict is Verdict.CONTAMINATED
+    assert all(accused.request.expected is None for accused, _, _ in walked.trail.twins)
+
+
+# --- where a leg does not apply ------------------------------------------------------------------
+
+NO_IMAGES = Behaviour(sees_images=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        *((name, {"behaviour": NO_IMAGES}, "the server takes no images") for name in IMAGES),
+        ("salts", {"behaviour": Behaviour(knows_salts=False)}, "does not know the field"),
+        ("keys", {"keys": KEYS[:1]}, "give --api-key twice"),
+        ("tools", {"behaviour": Behaviour(knows_tools=False)}, "tools are not supported"),
+        ("reasoning", {"behaviour": Behaviour(knows_thinking=False)}, "changes nothing"),
+        ("user", {"refuses": lambda body: "user" in body}, "no such thing here"),
+        ("image-order", {"refuses": lambda body: len(urls(body)) > 1}, "no such thing here"),
+    ],
+)
+def test_a_leg_that_does_not_apply_says_why(name, changes, reason):
+    walked = Walked(name, **changes)
+    with pytest.raises(NotApplicable, match=reason):
+        walked.walk()
+
+
+def test_without_a_restart_command_nothing_is_asked():
+    walked = Walked("restart")
+    walked.can_restart = False
+    with pytest.raises(NotApplicable, match="--restart-cmd"):
+        walked.walk()
+    assert walked.trail.seen == []
+
+
+@pytest.mark.parametrize("name", ["image-swap", "image-later", "image-order", "image-bytes"])
+def test_a_blind_model_settles_nothing(name):
+    blind = Behaviour(skills=Skills(colour=False, shape=False))
+    walked = Walked(name, behaviour=blind)
+    with pytest.raises(Unsettled, match="a stronger model settles it"):
+        walked.walk()
+
+
+def test_a_budget_that_ends_is_not_taken_for_a_model_that_cannot():
+    walked = Walked("image-bytes")
+    walked.tokens = 1
+    with pytest.raises(BudgetEnded):
+        walked.walk()
+
+
+# --- pictures ------------------------------------------------------------------------------------
+
+
+def urls(value):
+    if isinstance(value, dict):
+        return [*([value["url"]] if "url" in value else []), *urls([*value.values()])]
+    return [url for one in value for url in urls(one)] if isinstance(value, list) else []
+
+
+def pictures(request):
+    """The pixels and sizes of a request's pictures."""
+    found = []
+    for url in urls(request.body):
+        with Image.open(io.BytesIO(base64.b64decode(url.split(",")[1]))) as image:
+            found.append((image.tobytes(), image.size))
+    return found
+
+
+def blind(request):
+    """A request's body with its pictures blotted out."""
+    body = json.dumps(request.body)
+    for url in urls(request.body):
+        body = body.replace(url, "")
+    return body
+
+
+def test_three_pictures_are_shown_under_one_text_to_the_byte():
+    walked = Walked("image-swap").walk()
+    first = walked.of(Role.COLD)[-1]
+    asked = [first, *walked.of(Role.PLAIN, Role.WARM)]
+    assert {blind(one) for one in asked} == {blind(first)}
+    assert len({pictures(one)[0] for one in asked}) == 3
+    assert {one.expected for one in asked} == set(legs_images.SWAPPED)
+    assert all({one.expected, *one.others} == set(legs_images.SWAPPED) for one in asked)
+
+
+def test_the_same_bytes_are_shown_in_both_dimensions_and_orders():
+    walked = Walked("image-bytes").walk()
+    firsts = []
+    for accused, donor, why in walked.trail.twins:
+        (bytes_a, size_a), (bytes_b, size_b) = (
+            pictures(one.request)[0] for one in (accused, donor)
+        )
+        assert bytes_a == bytes_b
+        assert size_a == size_b[::-1] != size_b
+        assert f"{size_a[0]}x{size_a[1]}" in why
+        assert blind(accused.request) == blind(donor.request)
+        assert walked.trail.seen.index(donor) < walked.trail.seen.index(accused)
+        firsts.append(donor.request.expected)
+    assert firsts == ["wide", "tall", "wide"]
+    streams = {pictures(donor.request)[0][0] for _, donor, _ in walked.trail.twins}
+    assert len(streams) == len(SIZES)
+
+
+def test_sizes_that_are_refused_are_replaced_by_others():
+    def tiny(body):
+        return any(
+            min(size) < 8 for _, size in pictures(Request("", {"messages": body["messages"]}))
+        )
+
+    walked = Walked("image-bytes", refuses=tiny).walk()
+    sizes = [max(pictures(donor.request)[0][1]) for _, donor, _ in walked.trail.twins]
+    assert sizes == [12, 96, 12]
+    assert all(seen.reply.ok for seen in walked.trail.seen)
+
+
+def test_a_server_that_takes_no_such_picture_is_left():
+    with pytest.raises(NotApplicable, match="no picture of 96x64"):
+        Walked(
+            "image-bytes", refuses=lambda body: len(str(urls(body))) > 2 and body["max_tokens"] == 1
+        ).walk()
+
+
+def test_a_picture_comes_third_after_two_turns_that_were_asked():
+    walked = Walked("image-later").walk()
+    one, two, *later = walked.of(Role.PLAIN, Role.WARM)
+    messages = later[0].body["messages"]
+    assert [len(ask.body["messages"]) for ask in (one, two)] == [2, 4]
+    assert one.body["messages"] == messages[:2]
+    assert two.body["messages"] == messages[:4]
+    assert urls(two.body) == []
+    assert {blind(ask) for ask in later} == {blind(later[0])}
+    assert [message["role"] for message in messages] == [
+        *("system", "user", "assistant", "user", "assistant", "user")
+    ]
+
+
+@pytest.mark.parametrize("behaviour", [Behaviour(), Behaviour(skills=Skills(colour=False))])
+def test_a_removed_picture_leaves_the_history_as_it_was(behaviour):
+    walked = Walked("image-removed", behaviour=behaviour).walk()
+    cold = walked.of(Role.COLD)[-3:]
+    plain = walked.of(Role.PLAIN)
+    assert [len(urls(one.body)) for one in cold] == [1, 1, 0]
+    assert [len(urls(one.body)) for one in plain] == [0, 0, 1]
+    for one, other in zip(cold, plain, strict=True):
+        texts = [
+            [
+                part.get("text")
+                for message in ask.body["messages"]
+                for part in message["content"]
+                if isinstance(part, dict) and part["type"] == "text"
+            ]
+            for ask in (one, other)
+        ]
+        assert texts[0] == texts[1]
+        without = min(one, other, key=lambda ask: len(urls(ask.body)))
+        assert without.others
+        assert set(without.others) < set(legs_images.SWAPPED)
+
+
+def test_two_pictures_change_places_and_the_answer_follows():
+    walked = Walked("image-order").walk()
+    (there, _), backs = walked.of(Role.COLD)[-2:], walked.of(Role.PLAIN)
+    back = backs[0]
+    assert pictures(there) == pictures(back)[::-1]
+    assert blind(there) == blind(back)
+    assert (there.expected, back.expected) == ("red", "green")
+    for one in walked.of(Role.WARM):
+        assert one.others
+        assert one.expected not in one.others
+
+
+@pytest.mark.parametrize("name", [*IMAGES, "tools", "reasoning"])
+def test_proofs_are_fresh_and_accuse_nobody(name):
+    walked = Walked(name).walk()
+    proofs = [one for one in walked.of(Role.COLD) if one.label.startswith("proof")]
+    assert len(proofs) == PROOFS
+    assert len({one.label for one in proofs}) == PROOFS
+    starts = {json.dumps(one.body["messages"])[:60] for one in proofs}
+    assert len(starts) == PROOFS
+    assert all(one.others == () and one.expected for one in proofs)
+    assert walked.trail.fresh is not None
+    control = walked.trail.fresh()
+    assert control.others == ()
+    assert control.body != walked.trail.fresh().body
+
+
+def test_a_large_block_holds_an_early_picture():
+    walked = Walked("image-swap", behaviour=Behaviour(block_tokens=256)).walk()
+    messages = walked.of(Role.WARM)[0].body["messages"]
+    assert len(messages[0]["content"].split()) == 2  # the opening alone stands before it
+    kinds = [part["type"] for part in messages[1]["content"]]
+    assert kinds == ["image_url", "text"]
+
+
+# --- tenants -------------------------------------------------------------------------------------
+
+
+def without(request, field):
+    return json.dumps({name: value for name, value in request.body.items() if name != field})
+
+
+def test_salted_bodies_differ_in_their_salt_only():
+    walked = Walked("salts").walk()
+    judged = walked.of(*JUDGED)
+    bodies = {without(one, "cache_salt") for one in judged}
+    assert len(bodies) == legs_tenants.SALT_PROMPTS
+    sent = set()
+    for seen in walked.trail.seen:
+        salt = seen.request.body.get("cache_salt")
+        pair = (without(seen.request, "cache_salt"), salt)
+        if seen.role is Role.APART:
+            assert pair not in sent
+            assert any(body == pair[0] for body, _ in sent)
+        if seen.role is Role.WARM:
+            assert pair in sent
+        sent.add(pair)
+    assert [salt for body, salt in sent if body in bodies].count(None) == 1
+
+
+def test_memory_is_short_between_two_halves_of_the_tenants():
+    walked = Walked("salts").walk()
+    roles = [seen.role for seen in walked.trail.seen]
+    apart = [place for place, role in enumerate(roles) if role is Role.APART]
+    half = len(apart) // 2
+    fillers = [
+        seen
+        for seen in walked.trail.seen[apart[half - 1] : apart[half]]
+        if seen.role is Role.COLD and "filler" in seen.request.label
+    ]
+    pressing = sum(seen.reply.prompt_tokens for seen in fillers)
+    assert len(apart) % 2 == 0
+    assert legs_tenants.PRESSURE_TOKENS * 0.9 <= pressing <= 6_000
+    assert len({seen.request.body["cache_salt"] for seen in fillers}) == len(fillers)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "note"),
+    [
+        (Behaviour(api_keys=KEYS), "shared: 3 of 3"),
+        (Behaviour(api_keys=KEYS, keys_apart=True), "not shared: 0 of 3"),
+        (Behaviour(api_keys=KEYS, offers_counters=False), "perhaps shared"),
+        (Behaviour(api_keys=KEYS, keys_apart=True, offers_counters=False), "not shared, as far"),
+    ],
+)
+def test_whether_keys_share_is_noted_and_not_judged(behaviour, note):
+    walked = Walked("keys", behaviour=behaviour)
+    assert walked.judged.verdict is Verdict.CLEAN
+    assert walked.facts.notes[NOTE_KEYS].startswith(note)
+    plain = walked.of(Role.PLAIN)
+    assert {one.key for one in plain} == {1}
+    cold = [one.body for one in walked.of(Role.COLD)[-legs_tenants.KEY_PROMPTS :]]
+    assert [one.body for one in plain] == cold
+
+
+def test_users_have_secrets_of_their_own_and_one_borrows_a_body():
+    walked = Walked("user").walk()
+    rounds = walked.of(Role.PLAIN)
+    for place, first in enumerate(walked.of(Role.COLD)[-legs_tenants.USER_TEXTS :]):
+        own, borrowed = rounds[2 * place : 2 * place + 2]
+        assert own.body["user"] == borrowed.body["user"] != first.body["user"]
+        assert without(borrowed, "user") == without(first, "user")
+        assert own.expected != first.expected == borrowed.expected
+        assert own.body["messages"][0] == first.body["messages"][0]
+
+
+# --- around --------------------------------------------------------------------------------------
+
+
+def test_lists_of_tools_change_under_the_same_messages():
+    walked = Walked("tools").walk()
+    judged = walked.of(Role.PLAIN, Role.WARM)
+    messages = {json.dumps(one.body["messages"]) for one in judged}
+    assert len(messages) == legs_around.TOOL_ROUNDS
+    lists = {json.dumps(one.body.get("tools")) for one in judged}
+    assert len(lists) == 1 + 2 * legs_around.TOOL_ROUNDS
+    assert all(one.expected for one in judged)
+
+
+def test_tools_are_offered_without_a_call_where_calls_are_refused():
+    def calls(body):
+        return "tools" in body and body.get("tool_choice") != "none"
+
+    walked = Walked("tools", refuses=calls)
+    assert walked.judged.verdict is Verdict.CLEAN
+    choices = [one.body.get("tool_choice") for one in walked.of() if "tools" in one.body]
+    assert set(choices) == {"none"}
+
+
+def test_a_template_without_tools_is_left():
+    class Deaf(Refusing):
+        async def handle_async_request(self, request):
+            content = await request.aread()
+            body = json.loads(content or "{}")
+            body.pop("tools", None)
+            again = httpx.Request(
+                request.method,
+                request.url,
+                content=json.dumps(body) if content else b"",
+                extensions=request.extensions,
+            )
+            return await self.inner.handle_async_request(again)
+
+    walked = Walked("tools")
+    walked.transport = Deaf(walked.transport, None)
+    with pytest.raises(NotApplicable, match="renders no tools"):
+        walked.walk()
+
+
+def test_reasoning_goes_on_and_off_in_both_orders():
+    walked = Walked("reasoning").walk()
+    starts = [
+        one.body["chat_template_kwargs"]["enable_thinking"] for one in walked.of(Role.COLD)[-3:]
+    ]
+    assert starts == [True, False, True]
+    for one in walked.of():
+        thinks = one.body["chat_template_kwargs"]["enable_thinking"]
+        assert (one.expected is None) is thinks
+        assert one.body["max_tokens"] == legs_around.SHORT_ANSWER_TOKENS
+
+
+def test_reasoning_by_another_field_is_tried_where_the_first_is_refused():
+    walked = Walked("reasoning", refuses=lambda body: "chat_template_kwargs" in body)
+    with pytest.raises(NotApplicable, match="changes nothing"):
+        walked.walk()
+    walked = Walked(
+        "reasoning", refuses=lambda body: body.keys() & {"chat_template_kwargs", "reasoning_effort"}
+    )
+    with pytest.raises(NotApplicable, match="no such thing here"):
+        walked.walk()
+
+
+def test_only_what_is_asked_after_the_restart_is_a_witness():
+    walked = Walked("restart").walk()
+    (at,) = walked.restarts
+    before, after = walked.trail.seen[:at], walked.trail.seen[at:]
+    assert {seen.role for seen in before} == {Role.COLD, Role.PLAIN}
+    assert after[0].role is Role.COLD
+    known = {json.dumps(seen.request.body) for seen in before if seen.role is Role.PLAIN}
+    warm = [seen.request for seen in after if seen.role is Role.WARM]
+    unknown = [one for one in warm if json.dumps(one.body) not in known]
+    assert [one.label for one in unknown] == ["a sibling of prompt 1"]
+    order = [one.label for one in warm[: legs_around.RESTART_PROMPTS]]
+    once_more = [seen.request.label for seen in after if seen.role is Role.PLAIN]
+    assert sorted(order) == sorted(once_more)
+    apart = [seen.request for seen in after if seen.role is Role.APART]
+    assert len({(one.label, one.body["cache_salt"]) for one in apart}) == 4
+
+
+def test_a_sibling_shares_most_of_a_prompt_and_keeps_its_code():
+    walked = Walked("restart").walk()
+    every = {one.label: one for one in walked.of()}
+    one, sibling = every["prompt 1"], every["a sibling of prompt 1"]
+    texts = [ask.body["messages"][0]["content"].split() for ask in (one, sibling)]
+    shared = round(len(texts[0]) * legs_around.SIBLING_SHARE)
+    assert texts[0][:shared] == texts[1][:shared]
+    assert texts[0] != texts[1]
+    assert len(texts[0]) == len(texts[1])
+    assert sibling.expected == one.expected
+
+
+@pytest.mark.parametrize("behaviour", [Behaviour(), BARE])
+def test_a_server_that_forgets_all_at_a_restart_shows_no_reuse(behaviour):
+    walked = Walked("restart", behaviour=behaviour)
+    walked.forgets = True
+    assert walked.judged.verdict is Verdict.INCONCLUSIVE
+
+
+# --- costs ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LEGS)
+def test_a_leg_says_about_what_it_costs(name):
+    walked = Walked(name).walk()
+    told = LEGS[name].cost(walked.facts)
+    spent = sum(
+        seen.reply.prompt_tokens
+        for seen in walked.trail.seen
+        if seen.role is not Role.REFERENCE and not seen.request.label.startswith("proof")
+    )
+    assert spent == pytest.approx(told, rel=0.15)
+
+
+def test_a_leg_that_does_not_apply_costs_nothing():
+    facts = Facts(images=False, salts=False)
+    assert [LEGS[name].cost(facts) for name in (*IMAGES, "salts")] == [0] * 6
+
+
+def test_the_legs_run_in_this_order():
+    assert [*LEGS] == [
+        *("image-swap", "image-bytes", "image-later", "image-removed", "image-order"),
+        *("salts", "keys", "user", "tools", "reasoning", "restart"),
+    ]
