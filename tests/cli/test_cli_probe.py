@@ -346,6 +346,7 @@ def test_a_budget_that_ends_before_the_first_leg_is_inconclusive(capsys):
 def restarted(command, timeout_s=300.0):
     async def once():
         async with connecting()("http://broken/v1", ()) as asker:
+            asker.model = MODEL
             await restarting(command, asker, timeout_s=timeout_s)()
 
     asyncio.run(once())

@@ -257,9 +257,17 @@ def test_an_unreachable_server_is_said_to_be():
         asyncio.run(go())
 
 
-def test_a_restarting_server_is_waited_for_until_it_lists_models():
+def test_a_restarting_server_is_waited_for_until_it_answers():
+    """Models may be listed while they are loaded, and chats refused until then."""
+    listed = refusal(200, {"data": []})
+    loading = refusal(500, {"error": "loading"})
     transport = Scripted(
-        httpx.ConnectError("refused"), refusal(503, {}), refusal(200, {"data": []})
+        httpx.ConnectError("refused"),
+        refusal(503, {}),
+        listed,
+        loading,
+        listed,
+        stream(piece("a")),
     )
     now = [0.0]
 
@@ -270,7 +278,7 @@ def test_a_restarting_server_is_waited_for_until_it_lists_models():
         async with Asker(
             "http://server/v1", clock=lambda: now[0], sleep=sleep, transport=transport
         ) as asker:
-            await asker.wait_reachable(timeout_s=timeout_s)
+            await asker.wait_answering(timeout_s=timeout_s)
 
     asyncio.run(go(60))
     assert not transport.steps

@@ -260,7 +260,7 @@ def restarting(
             ) from None
         if code:
             raise SetupError(f"--restart-cmd {command!r} failed with exit code {code}")
-        await asker.wait_reachable(timeout_s=timeout_s)
+        await asker.wait_answering(timeout_s=timeout_s)
 
     return restart
 

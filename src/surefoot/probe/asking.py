@@ -150,18 +150,23 @@ class Asker:
         except ValueError:
             return response.status_code, None
 
-    async def wait_reachable(self, *, timeout_s: float) -> None:
-        """Wait until the server lists its models.
+    async def wait_answering(self, *, timeout_s: float) -> None:
+        """Wait until the server answers a chat; one may list its models while it loads them.
 
         Raises:
             CapacityError: it did not within ``timeout_s``.
         """
         until = self.clock() + timeout_s
+        hello = {"messages": [{"role": "user", "content": "Hello."}], "max_tokens": 1}
         while True:
             try:
-                if (await self.get("models"))[0] == 200:
-                    return
-                why = "it does not list its models"
+                status, _ = await self.get("models")
+                why = f"it does not list its models ({status})"
+                if status == 200:
+                    reply = await self.ask(hello)
+                    if reply.ok:
+                        return
+                    why = str(reply.error)
             except CapacityError as error:
                 why = str(error)
             if self.clock() >= until:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from surefoot.probe.asking import NEVER
 from surefoot.probe.distance import distance_nat
 from surefoot.probe.legs import Facts
-from surefoot.probe.trail import Role, Seen, Trail, holds, same_body
+from surefoot.probe.trail import Role, Seen, Trail, holds, same_prompt
 from surefoot.probe.verdicts import NO_REUSE, Evidence, Reuse, Shown, Verdict
 from surefoot.probe.witnesses import TTFT, Witnesses, chance_of, faster, speed_up_of
 
@@ -142,7 +142,7 @@ def _foreign(trail: Trail) -> list[Evidence]:
             likely.append((seen, evidence))
     bodies: list[Seen] = []
     for seen, _ in likely:
-        if not any(same_body(seen.request, other.request) for other in bodies):
+        if not any(same_prompt(seen.request, other.request) for other in bodies):
             bodies.append(seen)
     # Without a reference one such answer may be the model's own mistake; two are not.
     return found + [evidence for _, evidence in likely if len(bodies) > 1]
@@ -425,9 +425,9 @@ def _reference(trail: Trail, seen: Seen) -> Seen | None:
     """Return what an exchange is compared with; itself if it is the first of its body."""
     for role in (Role.COLD, Role.REFERENCE):
         for one in trail.of(role):
-            if same_body(one.request, seen.request) and _left_out(one):
+            if same_prompt(one.request, seen.request) and _left_out(one):
                 return one
-    return next((one for one in trail.of(*JUDGED) if same_body(one.request, seen.request)), None)
+    return next((one for one in trail.of(*JUDGED) if same_prompt(one.request, seen.request)), None)
 
 
 def _left_out(one: Seen) -> bool:
@@ -443,7 +443,7 @@ def _has_cold(trail: Trail, seen: Seen) -> bool:
 def _asked_round(trail: Trail, seen: Seen) -> Seen | None:
     """Return the answer without the cache to the same request, other than itself."""
     for one in trail.of(Role.REFERENCE, Role.COLD):
-        if one is not seen and same_body(one.request, seen.request) and _left_out(one):
+        if one is not seen and same_prompt(one.request, seen.request) and _left_out(one):
             return one
     return None
 

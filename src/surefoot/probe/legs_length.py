@@ -18,12 +18,12 @@ PADS = (PAD, "and", "the")  # words that take one token each, for one tokenizer 
 PADS_TRIED = 8  # of a word at once
 SHORT_TOKENS = 90  # about what a measurement of a code and an opening asks for
 
-LADDER = (6_000, 4_000, 3_000, 2_100)  # tokens, tried in this order
+LADDER = (6_000, 4_000, 3_000, 2_100, 1_500, 1_000)  # tokens, tried in this order
 LONG_PHRASINGS = 2  # tried on each rung
 LONG_ANSWER_TOKENS = 128  # left free of the context
 LONG_ORDER = (-1, -2, -3, -1)  # which of the proofs are asked again, twice each
 LONG_ASKS = PROOFS + 2 * len(LONG_ORDER)
-LONG_COLD_S = 60.0  # most that a rung's never-seen prompts may take together
+LONG_COLD_S = 40.0  # most that a rung's never-seen prompts may take together
 LONG_SHARE = 3  # one such part of what is left of the budget may be spent
 
 

@@ -4,7 +4,7 @@ from surefoot.probe.legs import Facts, Leg, Run
 from surefoot.probe.tasks import Shape, conversation
 from surefoot.probe.trail import Request, Trail
 
-SESSIONS_LEAST, SESSIONS_MOST = 12, 24
+SESSIONS_LEAST, SESSIONS_MOST = 10, 24
 SESSIONS_AGAIN = 6  # asked once more right away, which only a cache that keeps nothing computes
 SHARE = 12  # of what is left of the budget: about so many legs are to come
 LANES_AT_ONCE = 6

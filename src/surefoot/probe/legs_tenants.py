@@ -13,7 +13,7 @@ from surefoot.probe.legs import Facts, Leg, Run
 from surefoot.probe.tasks import Phrasing, Shape, Tasks, conversation
 from surefoot.probe.trail import NotApplicable, Request, Role, Seen, Trail
 
-SALT_PROMPTS = 3
+SALT_PROMPTS = 2
 PRESSURE_TOKENS = 4_000  # of other tenants, so that what was first may have left the RAM
 PRESSURE_LEAST = 2  # prompts
 KEY_PROMPTS = 3

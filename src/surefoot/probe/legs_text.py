@@ -21,7 +21,7 @@ STORY = "Tell me a long story about a harbour."
 
 INTERLEAVE_ROUNDS = 2
 # B leaves A's text after so much of it, and B2 after so much; one pair for each round.
-FORK_DEPTHS = ((0.9, 0.5), (0.9, 0.7), (0.8, 0.6))
+FORK_DEPTHS = ((0.9, 0.5), (0.8, 0.65))
 FORK_TAIL = 0.5  # A goes on past the longest B for this share of a leg's ordinary length
 EDIT_ROUNDS = 2
 ANSWERS = ("Noted.", "I see.")  # what an early turn was answered with, then with what instead

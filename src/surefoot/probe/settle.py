@@ -7,7 +7,7 @@ Both come after the walk, so nothing that the leg does on purpose is disturbed b
 
 from surefoot.probe.judge import JUDGED, witnesses_of
 from surefoot.probe.legs import Run
-from surefoot.probe.trail import Role, Seen, Trail, same_body
+from surefoot.probe.trail import Role, Seen, Trail, same_prompt
 from surefoot.probe.witnesses import TTFT
 
 STAGE_CONTROLS = 6
@@ -37,6 +37,6 @@ def _without_reference(trail: Trail) -> list[Seen]:
     bodies: list[Seen] = []
     known = trail.of(Role.COLD)
     for seen in trail.of(*JUDGED):
-        if not any(same_body(seen.request, other.request) for other in (*known, *bodies)):
+        if not any(same_prompt(seen.request, other.request) for other in (*known, *bodies)):
             bodies.append(seen)
     return bodies

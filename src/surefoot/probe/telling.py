@@ -115,9 +115,11 @@ def second_title(verdict: Verdict) -> str:
 def facts_words(shown: Shown) -> str:
     """Return what an exchange cost and counted, in a line."""
     facts = shown.facts
+    key = facts.get("key", 1)
     counts = [f"{name} {count:,}" for name, count in (facts.get("counters") or {}).items()]
     prompt, ttft, status = (facts.get(name) for name in ("prompt_tokens", "ttft_ms", "status"))
     words = [str(facts["role"])] if "role" in facts else ["not answered in this leg"]
+    words += [f"API key {key}"] if key != 1 else []
     words += [f"{prompt:,} tokens"] if prompt is not None else []
     words += [", ".join(counts)] if counts else []
     words += [f"first token after {ttft:,.0f} ms"] if ttft is not None else []

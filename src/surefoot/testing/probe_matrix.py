@@ -123,7 +123,7 @@ def honest() -> list[Subject]:
         return Subject(name, expected, alarms - expected, behaviour, keys=keys)
 
     apart = Behaviour(api_keys=KEYS, keys_apart=True)
-    near = Skills(recall_tokens=1000)
+    near = Skills(recall_tokens=700)
     none = Behaviour(caches=False)
     weak = Skills(secret=False, mine=False, colour=False, shape=False)
     return [
@@ -147,7 +147,7 @@ def honest() -> list[Subject]:
         one("no cache, times vary by 40 %", replace(none, unsteady=0.4), _INCONCLUSIVE),
         one("does not repeat", Behaviour(repeats=False), _INCONCLUSIVE),
         one("finds no code", Behaviour(skills=weak), _INCONCLUSIVE),
-        one("finds codes in 1,000 tokens", Behaviour(skills=near), _INCONCLUSIVE),
+        one("finds codes in 700 tokens", Behaviour(skills=near), _INCONCLUSIVE),
         one("blind", Behaviour(skills=Skills(colour=False, shape=False)), _INCONCLUSIVE),
     ]
 
