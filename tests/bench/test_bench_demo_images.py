@@ -9,7 +9,8 @@ import pytest
 from PIL import Image as Pillow
 from rich.console import Console
 
-from surefoot.bench import captions, pictures
+from surefoot import pictures
+from surefoot.bench import captions
 from surefoot.bench.client import Answer
 from surefoot.bench.demo_images import BYTES, Look, LookRow, looks
 from surefoot.bench.tables import Bench
