@@ -125,7 +125,8 @@ def test_the_first_token_is_the_first_that_says_something():
     """A chunk with the role alone is sent before anything was computed, by some servers."""
     role = {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
     reply, _, _ = asked(stream(role, role, piece("a"), piece("b")))
-    assert reply.ttft_s == 1.0  # the clock is read at sending, at 'a' and at the end
+    at_once, _, _ = asked(stream(piece("a"), piece("b")))
+    assert at_once.ttft_s < reply.ttft_s < reply.total_s
 
 
 @pytest.mark.parametrize(
@@ -198,13 +199,47 @@ def test_a_busy_server_is_asked_again_after_the_time_it_names():
     assert len(transport.sent) == BUSY_TRIES
 
 
+@pytest.mark.parametrize(
+    ("headers", "wait"),
+    [
+        (
+            {
+                "retry-after": "Mon, 30 Nov 2026 10:00:30 GMT",
+                "date": "Mon, 30 Nov 2026 10:00:05 GMT",
+            },
+            25,
+        ),
+        ({"retry-after": "Mon, 30 Nov 2026 10:00:30 GMT"}, 1),
+        ({"retry-after": "nan"}, 1),
+        ({"retry-after": "soon"}, 1),
+        ({"retry-after": "0"}, 1),
+        ({"retry-after": "1e9"}, 120),
+        ({}, 1),
+    ],
+)
+def test_how_long_to_wait_is_read_in_any_form(headers, wait):
+    busy = refusal(429, {"error": {"message": "later"}}, **headers)
+    _, _, waits = asked(busy, stream(piece("a")))
+    assert waits == [wait]
+
+
+def test_what_breaks_once_is_asked_once_more():
+    for accident in (httpx.RemoteProtocolError("peer closed"), refusal(502, {"error": "gone"})):
+        reply, transport, _ = asked(accident, stream(piece("a")))
+        assert reply.ok
+        reply, transport, _ = asked(accident, accident, stream(piece("a")))
+        assert not reply.ok
+        assert len(transport.sent) == 2
+
+
 def test_silence_beyond_patience_is_never():
     reply, _, _ = asked(httpx.ReadTimeout("no byte"))
     assert reply.error == NEVER
 
 
 def test_a_connection_that_breaks_is_an_error_of_the_request():
-    reply, _, _ = asked(httpx.RemoteProtocolError("peer closed"))
+    broken = httpx.RemoteProtocolError("peer closed")
+    reply, _, _ = asked(broken, broken)
     assert reply.status == 0
     assert "peer closed" in reply.error
 
@@ -242,7 +277,7 @@ def test_a_key_that_comes_in_pieces_is_hidden_too():
     ],
 )
 def test_a_server_that_does_not_answer_at_all_is_an_error_with_its_own_exit(step, kind):
-    reply, _, _ = asked(step)
+    reply, _, _ = asked(step, step)
     with pytest.raises(kind):
         must_answer(reply, "http://server/v1")
 
@@ -258,15 +293,14 @@ def test_an_unreachable_server_is_said_to_be():
 
 
 def test_a_restarting_server_is_waited_for_until_it_answers():
-    """Models may be listed while they are loaded, and chats refused until then."""
-    listed = refusal(200, {"data": []})
+    """Models may be listed while they are loaded, so a chat is asked."""
     loading = refusal(500, {"error": "loading"})
     transport = Scripted(
         httpx.ConnectError("refused"),
+        httpx.ConnectError("refused"),
         refusal(503, {}),
-        listed,
         loading,
-        listed,
+        loading,
         stream(piece("a")),
     )
     now = [0.0]
@@ -285,3 +319,91 @@ def test_a_restarting_server_is_waited_for_until_it_answers():
     transport.steps = [refusal(503, {})] * 100
     with pytest.raises(CapacityError, match="did not come back"):
         asyncio.run(go(3))
+
+
+# --- odd, and legal ------------------------------------------------------------------------------
+
+
+def raw(*pieces):
+    return 200, {"content-type": "text/event-stream"}, list(pieces)
+
+
+LINE = json.dumps(piece("one\u2028two"), ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b"data: " + LINE + b"\n\n"],
+        [b"data:" + LINE + b"\r\n\r\n"],
+        [b"data: " + LINE + b"\r\r"],
+        [b": ping\n\ndata:\n\nevent: x\ndata: " + LINE + b"\n\n"],
+        [bytes([one]) for one in b"data: " + LINE + b"\r\n\r\n"],
+        [b"data: " + LINE],  # no line end at all
+        [b"data: " + LINE[:20] + b"\ndata: " + LINE[20:] + b"\n\n"],
+    ],
+)
+def test_events_are_read_as_the_standard_has_it(pieces):
+    cut = pieces[0].count(b"data: ") == 2
+    reply, _, _ = asked(raw(*pieces))
+    assert reply.ok or cut  # a line end inside a JSON string is no JSON
+    assert cut or reply.text == "one\u2028two"
+
+
+def test_an_event_on_several_lines_is_one():
+    written = json.dumps(piece("a"), indent=1).encode().replace(b"\n", b"\ndata: ")
+    reply, _, _ = asked(raw(b"data: " + written + b"\n\n"))
+    assert (reply.ok, reply.text) == (True, "a")
+
+
+def test_pings_are_no_answer_and_an_answer_has_an_end():
+    reply, _, _ = asked(raw(*[b": ping\n\n"] * 500))
+    assert reply.error == NEVER
+    reply, _, _ = asked(raw(*[b"data: " + LINE + b"\n\n"] * 2_000))
+    assert "did not end" in reply.error
+
+
+def shown(*tokens):
+    return {"content": [{"token": text, "logprob": value} for text, value in tokens]}
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        {"choices": [None]},
+        {"choices": 3},
+        {"choices": [{"delta": None, "logprobs": [1]}]},
+        {"choices": [{"delta": {"content": None}, "logprobs": {"content": [None]}}]},
+        {"choices": [{"delta": {}, "logprobs": {"content": [{"logprob": None}]}}]},
+        {"choices": [], "usage": {"prompt_tokens_details": {"cached_tokens": -1}}},
+        {"choices": [], "usage": 7},
+    ],
+)
+def test_odd_chunks_are_passed_over(chunk):
+    reply, _, _ = asked(stream(chunk, piece("a")))
+    assert (reply.ok, reply.text, reply.counters) == (True, "a", {})
+
+
+def test_content_in_parts_is_joined():
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    reply, _, _ = asked(stream({"choices": [{"delta": {"content": parts}}]}))
+    assert reply.text == "ab"
+
+
+def test_logprobs_are_the_first_tokens_or_nobodys():
+    whole, _, _ = asked(stream(piece("a", logprobs=shown(("a", -0.1))), piece("b")))
+    assert whole.tokens[0].text == "a"
+    late, _, _ = asked(stream(piece("a"), piece("b", logprobs=shown(("b", -0.1)))))
+    assert late.tokens is None
+    null, _, _ = asked(stream(piece("a", logprobs=shown(("a", None), ("b", -0.2)))))
+    assert null.tokens is None or null.tokens[0].text == "b"
+
+
+@pytest.mark.parametrize("key", ["sk-abc/def-0451", 'sk-"quoted"-0451', "sk-back\\slash-0451"])
+def test_a_key_is_hidden_however_it_is_spelled(key):
+    for said in (key, json.dumps(key), json.dumps(key).replace("/", "\\/"), repr([key])):
+        reply, _, _ = asked(refusal(400, {"detail": [{"input": said}]}), keys=(key,))
+        assert "0451" not in reply.error, reply.error
+    long = "x" * 390 + key
+    reply, _, _ = asked(refusal(400, {"error": {"message": long}}), keys=(key,))
+    assert key[:6] not in reply.error

@@ -151,8 +151,10 @@ def test_one_mistaken_picture_without_a_reference_may_be_the_models_own(scene):
     assert scene.verdict().verdict is Verdict.INCONCLUSIVE
 
 
-def test_two_mistaken_pictures_are_no_accident(scene):
+def test_two_mistaken_pictures_are_no_accident_for_a_model_that_knows_colours(scene):
     colours(scene, ("Red", "Red", "Red"))
+    assert scene.verdict().verdict is Verdict.INCONCLUSIVE
+    cold_answers(scene, right=40)
     assert scene.verdict().verdict is Verdict.CONTAMINATED
 
 
@@ -160,7 +162,7 @@ def test_a_mistake_that_the_reference_makes_too_is_the_models(scene):
     colours(
         scene, ("Red", "Red", "Blue"), reference=lambda word: "Blue" if word == "blue" else "Red"
     )
-    assert scene.verdict().verdict is Verdict.CLEAN
+    assert scene.verdict().verdict is Verdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(
@@ -206,7 +208,7 @@ def test_silence_and_failures_on_the_warm_path_are_wrong(scene, text, error, wor
 def test_a_fact_that_was_lost_cold_too_is_the_models(scene):
     code = scene.plants.code()
     scene.pair(scene.request("A", code), "I do not know.")
-    assert scene.verdict().verdict is Verdict.CLEAN
+    assert scene.verdict().verdict is Verdict.INCONCLUSIVE
 
 
 def test_first_tokens_far_apart_are_wrong_and_near_ones_drift(scene):
@@ -233,6 +235,34 @@ def test_what_is_far_grows_with_the_servers_own_noise_up_to_a_limit(scene):
     assert scene.verdict(noisy).verdict is Verdict.WRONG
 
 
+def cold_answers(scene, right, wrong=0):
+    for number in range(right + wrong):
+        code = scene.plants.code()
+        text = code if number < right else "I do not know."
+        scene.saw(Role.COLD, scene.request(f"cold {number}", code), text)
+
+
+def test_a_model_that_fails_by_itself_is_not_the_servers_fault(scene):
+    lone_failures(scene, 3, 4)
+    cold_answers(scene, right=12, wrong=8)
+    assert scene.verdict().verdict is Verdict.INCONCLUSIVE
+
+
+def test_right_answers_are_not_claimed_where_most_are_wrong(scene):
+    for number in range(4):
+        code = scene.plants.code()
+        text = code if number else "I do not know."
+        scene.pair(scene.request(f"A{number}", code), text)
+    judged = scene.verdict()
+    assert judged.verdict is Verdict.CLEAN
+    assert "3 of them wrong with and without" in judged.reason
+    code = scene.plants.code()
+    scene.pair(scene.request("A5", code), "I do not know.")
+    judged = scene.verdict()
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    assert "2 of 5" in judged.reason
+
+
 def lone_failures(scene, failures, of):
     for number in range(of):
         code = scene.plants.code()
@@ -245,13 +275,15 @@ def lone_failures(scene, failures, of):
     [
         (0, 4, Verdict.CLEAN),
         (1, 4, Verdict.INCONCLUSIVE),
-        (2, 4, Verdict.WRONG),
+        (3, 4, Verdict.WRONG),
+        (2, 4, Verdict.INCONCLUSIVE),
         (2, 6, Verdict.INCONCLUSIVE),
         (1, 1, Verdict.INCONCLUSIVE),
     ],
 )
 def test_without_references_most_must_fail_and_more_than_one(scene, failures, of, verdict):
     lone_failures(scene, failures, max(of, 1))
+    cold_answers(scene, right=20)
     code = scene.plants.code()
     scene.pair(scene.request("A", code), code)
     assert scene.verdict().verdict is verdict
@@ -264,6 +296,16 @@ def test_a_counter_alone_proves_nothing(scene):
     assert judged.verdict is Verdict.INCONCLUSIVE
     assert "lies" in judged.reason
     assert judged.reuse.shown_by == ("cached_tokens",)
+
+
+def test_what_all_templates_begin_with_is_no_reuse(scene):
+    """Some servers count the few tokens that every prompt of a template shares."""
+    code = scene.plants.code()
+    scene.pair(scene.request("A", code), code, cached=20)
+    assert scene.verdict().reuse.shown_by == ("ttft",)
+    scene = Scene(controls=20)
+    apart(scene, seconds=COLD_S, cached=20)
+    assert scene.verdict().verdict is Verdict.CLEAN
 
 
 def test_time_against_the_counters_word_proves_nothing(scene):
@@ -341,6 +383,9 @@ def test_state_shared_with_another_tenant_needs_two_witnesses(seconds, cached, f
 def test_time_alone_accuses_of_sharing_only_beyond_doubt():
     scene = Scene(controls=30)
     apart(scene, seconds=WARM_S, cached=0)
+    # Of other legs, when the server may have been busier, no control counts against it.
+    assert scene.verdict(UNCOUNTED).verdict is Verdict.INCONCLUSIVE
+    cold_answers(scene, right=20)
     assert scene.verdict(UNCOUNTED).verdict is Verdict.CONTAMINATED
     scene = Scene(controls=4)
     apart(scene, seconds=WARM_S, cached=0, times=2)

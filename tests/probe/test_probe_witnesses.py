@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.probe.witnesses import TTFT, Timed, Witnesses, chance_of, faster, speed_up_of
+from surefoot.probe.witnesses import (
+    TTFT,
+    Timed,
+    Witnesses,
+    chance_of,
+    chance_of_failures,
+    faster,
+    speed_up_of,
+)
 
 LENGTH = 700
 
@@ -100,3 +108,13 @@ def test_faster_is_beyond_chance_and_beyond_what_lengths_explain():
 )
 def test_reuse_is_proven_by_time_and_every_counter_there_is(offered, shown, proven):
     assert Witnesses(offered=offered, shown_by=shown).proven is proven
+
+
+@given(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4), st.integers(0, 4))
+def test_the_chance_of_failures_is_that_of_all_ways_to_deal_them(failed, right, cold, right_cold):
+    of, of_cold = failed + right, cold + right_cold
+    places = [*range(of + of_cold)]
+    deals = [*itertools.combinations(places, failed + cold)]
+    as_many = sum(sum(place < of for place in deal) >= failed for deal in deals)
+    chance = chance_of_failures(failed, of, failed_cold=cold, of_cold=of_cold)
+    assert chance == pytest.approx(as_many / len(deals))

@@ -15,7 +15,7 @@ from typing import Any
 
 from surefoot import pictures
 from surefoot.errors import CapacityError, RequestError
-from surefoot.probe.asking import PATIENCE_S, Asker, Reply, must_answer
+from surefoot.probe.asking import PATIENCE_S, Asker, must_answer
 from surefoot.probe.distance import distance_nat
 from surefoot.probe.legs import Facts, WayRound
 from surefoot.probe.tasks import Tasks, message
@@ -32,6 +32,7 @@ STEP_TOKENS = 90  # the tries differ by this, so that their counters tell the si
 FASTER = 0.8  # as a first look, not as a proof: warm takes at most this share of cold
 PATIENCE_LEAST_S, PATIENCE_TIMES = 30.0, 20.0  # a request may take so many cold ones' time
 ASKS_AGAIN = 3
+MISUSED = (400, 422)  # how a field of the wrong type is refused; anything else says nothing of it
 ANSWER_LEAVES_TOKENS = 128
 ASK = "Reply with the single word OK."
 
@@ -61,6 +62,7 @@ async def acquaint(trail: Trail, *, model: str | None, told: Told) -> tuple[Fact
     facts.salts = await _knows_salts(asker)
     learn("cache_salt", "known" if facts.salts else "not known")
     facts.way_round = await _way_round(trail, facts, warm)
+    await _who_repeats(trail, facts, warm, learn)
     learn("a way round the cache", facts.way_round.name if facts.way_round else "none")
     facts.images = await _takes_images(asker, tasks)
     learn("images", "taken" if facts.images else "not taken")
@@ -72,15 +74,18 @@ async def _model(asker: Asker, facts: Facts, model: str | None, learn: Told) -> 
     if status in (401, 403):
         raise RequestError(f"{asker.url} refuses the API key ({status}); give --api-key")
     listed = value.get("data") if isinstance(value, Mapping) else None
-    cards = [one for one in listed or () if isinstance(one, Mapping) and one.get("id")]
+    every = listed if isinstance(listed, list) else []
+    cards = [one for one in every if isinstance(one, Mapping) and one.get("id")]
     if model is None and not cards:
         raise RequestError(f"{asker.url} lists no models ({status}); give --model, or another URL")
     asker.model = model or str(cards[0]["id"])
     card = next((one for one in cards if one["id"] == asker.model), {})
-    for place in (card, card.get("meta") or {}):
+    meta = card.get("meta")
+    for place in (card, meta if isinstance(meta, Mapping) else {}):
         for name in ("max_model_len", "context_length", "n_ctx", "context_window"):
-            if isinstance(place.get(name), int):
-                facts.context_tokens = facts.context_tokens or place[name]
+            said = place.get(name)
+            if isinstance(said, int) and not isinstance(said, bool) and said > 0:
+                facts.context_tokens = facts.context_tokens or said
     learn("model", asker.model)
     context = f"{facts.context_tokens:,} tokens" if facts.context_tokens else "not said"
     learn("context", context)
@@ -124,7 +129,12 @@ async def _length(trail: Trail, facts: Facts, tasks: Tasks, learn: Told) -> list
     slow = False
     found: tuple[int, list[Seen], list[Seen]] | None = None
     for length in lengths:
-        cold, warm = await _pairs(trail, tasks, length)
+        try:
+            cold, warm = await _pairs(trail, tasks, length)
+        except RequestError:
+            if found is None:
+                raise
+            break  # longer than its context, which it did not say
         found = found or (length, cold, warm)
         slow = slow or median(one.reply.ttft_s for one in cold) > SLOW_S
         facts.counters = tuple(
@@ -218,6 +228,20 @@ async def _noise(
         learn("repeats", f"yes{noise}")
 
 
+async def _who_repeats(trail: Trail, facts: Facts, warm: Sequence[Seen], learn: Told) -> None:
+    """Where warm answers differ from each other, see whether those without the cache do too."""
+    if facts.repeats or facts.way_round is None:
+        return
+    way, request = facts.way_round, warm[-1].request
+    said = {
+        (await trail.reference(request, way.headers, way.fields())).reply.said
+        for _ in range(ASKS_AGAIN)
+    }
+    if len(said) == 1:
+        facts.repeats = True
+        learn("repeats", "without the cache; with it the same request gets other answers")
+
+
 def _cold_of(trail: Trail, seen: Seen) -> Seen:
     return next(one for one in trail.of(Role.COLD) if one.request == seen.request)
 
@@ -227,7 +251,7 @@ async def _knows_salts(asker: Asker) -> bool:
     body = {"messages": [message("user", ASK)], "max_tokens": 1}
     taken = await asker.ask({**body, "cache_salt": "probe"})
     misused = await asker.ask({**body, "cache_salt": 7})
-    return taken.ok and 400 <= misused.status < 500
+    return taken.ok and misused.status in MISUSED
 
 
 async def _way_round(trail: Trail, facts: Facts, warm: Sequence[Seen]) -> WayRound | None:
@@ -250,14 +274,14 @@ def _fresh_salt(trail: Trail) -> dict[str, object]:
 
 
 async def _goes_round(trail: Trail, way: WayRound, warm: Sequence[Seen]) -> bool:
-    replies: list[Reply] = []
+    round_: list[Seen] = []
     for one in (one for one in warm[:2] if one.reply.ok):
-        replies.append((await trail.reference(one.request, way.headers, way.fields())).reply)
+        round_.append(await trail.reference(one.request, way.headers, way.fields()))
     cold = median(_cold_of(trail, one).reply.ttft_s for one in warm)
     # Nearer to a new prompt's time than to a warm one's, as a ratio.
     least = (cold * median(one.reply.ttft_s for one in warm)) ** 0.5
-    return bool(replies) and all(
-        reply.ok and not any(reply.counters.values()) and reply.ttft_s >= least for reply in replies
+    return bool(round_) and all(
+        one.reply.ok and not one.reused_tokens and one.reply.ttft_s >= least for one in round_
     )
 
 

@@ -6,8 +6,11 @@ reply too: the probe learns from it. Only a server that cannot be reached at all
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from math import isfinite
 from typing import Any
 
 import httpx
@@ -17,7 +20,10 @@ from surefoot.errors import CapacityError, RequestError
 CHAT = "chat/completions"
 CONNECT_S = 10.0
 PATIENCE_S = 120.0  # the longest silence before a request counts as never answered
-BUSY_TRIES = 5
+BUSY = (429, 503)
+BUSY_TRIES = 8
+ENDLESS_TIMES = 3.0  # an answer that takes so many times the patience does not end
+ERROR_MOST = 400  # characters of a server's words that are kept
 BUSY_WAIT_S = 1.0
 REACHED_EVERY_S = 0.5
 NEVER = "never"  # the error of a request that got no answer within the probe's patience
@@ -66,6 +72,16 @@ class Reply:
     def ok(self) -> bool:
         """Whether a whole answer came, empty or not."""
         return self.error is None
+
+    @property
+    def busy(self) -> bool:
+        """Whether the server was still too busy after all tries."""
+        return self.error is not None and self.status in BUSY
+
+    @property
+    def refused(self) -> bool:
+        """Whether the server will not take such a request, now or later."""
+        return 400 <= self.status < 500 and self.status not in (408, *BUSY)
 
     @property
     def said(self) -> str:
@@ -143,7 +159,7 @@ class Asker:
         """
         try:
             response = await self._http.get(f"{self.url}/{path}", headers=self._headers(0))
-        except httpx.TransportError as error:
+        except httpx.HTTPError as error:
             raise CapacityError(f"{self.url} cannot be reached: {_words(error)}") from error
         try:
             return response.status_code, response.json()
@@ -159,16 +175,10 @@ class Asker:
         until = self.clock() + timeout_s
         hello = {"messages": [{"role": "user", "content": "Hello."}], "max_tokens": 1}
         while True:
-            try:
-                status, _ = await self.get("models")
-                why = f"it does not list its models ({status})"
-                if status == 200:
-                    reply = await self.ask(hello)
-                    if reply.ok:
-                        return
-                    why = str(reply.error)
-            except CapacityError as error:
-                why = str(error)
+            reply = await self.ask(hello)
+            if reply.ok:
+                return
+            why = reply.error
             if self.clock() >= until:
                 raise CapacityError(f"{self.url} did not come back in {timeout_s:g} s: {why}")
             await self.sleep(REACHED_EVERY_S)
@@ -177,8 +187,12 @@ class Asker:
         self, body: Mapping[str, Any], *, key: int = 0, headers: Mapping[str, str] | None = None
     ) -> Reply:
         """Send one request and wait for the whole answer; busy servers are asked again."""
+        failed = False
         for _ in range(BUSY_TRIES):
             reply, again_s = await self._once(body, key=key, headers=headers or {}, pieces=None)
+            # Any server may fail once; one that fails on this request fails again.
+            if again_s is None and _broke(reply) and not failed:
+                failed, again_s = True, BUSY_WAIT_S
             if again_s is None:
                 break
             await self.sleep(again_s)
@@ -199,9 +213,10 @@ class Asker:
         return whole | {"max_tokens": dialect.answer_tokens} | dialect.extra | dict(body)
 
     def hide(self, text: str) -> str:
-        """Return a text with every API key blotted out."""
-        for key in sorted(self.keys, key=len, reverse=True):
-            text = text.replace(key, "[key]") if key else text
+        """Return a text with every API key blotted out, however JSON or Python spell it."""
+        forms = {form for key in self.keys if key for form in _spelled(key)}
+        for form in sorted(forms, key=len, reverse=True):
+            text = text.replace(form, "[key]")
         return text
 
     def _headers(self, key: int) -> dict[str, str]:
@@ -224,7 +239,7 @@ class Asker:
             response = await self._http.send(request, stream=True)
             try:
                 if response.status_code == 200:
-                    await heard.listen(response, pieces)
+                    await heard.listen(response, pieces, self.patience_s)
                 else:
                     heard.refused(response.status_code, await response.aread())
                     again_s = _retry_s(response)
@@ -232,10 +247,13 @@ class Asker:
                 await response.aclose()
         except httpx.ReadTimeout:
             heard.error = NEVER
-        except httpx.TransportError as error:
+        except httpx.HTTPError as error:
             heard.error = f"the connection broke: {_words(error)}"
         reply = heard.reply(self.hide)
-        self.spent_tokens += (reply.prompt_tokens or 0) + (reply.completion_tokens or 0)
+        prompt = reply.prompt_tokens
+        if prompt is None:
+            prompt = len(json.dumps(self.wire(body)).split())  # so that a budget of tokens binds
+        self.spent_tokens += prompt + (reply.completion_tokens or 0)
         return reply, again_s
 
 
@@ -253,18 +271,28 @@ class _Heard:
         self._finish: str | None = None
         self._usage: Mapping[str, Any] = {}
         self._counters: dict[str, int] = {}
+        self._blind = False  # whether the first token came without its logprobs
         self.error: str | None = None
 
-    async def listen(self, response: httpx.Response, pieces: int | None) -> None:
+    async def listen(self, response: httpx.Response, pieces: int | None, patience_s: float) -> None:
         self._status = response.status_code
         plain = "text/event-stream" not in response.headers.get("content-type", "")
         if plain:
             self._take(_json(await response.aread()))
             return
         async for data in _events(response):
+            # Comments that keep a connection open are no answer: patience is for what is said.
+            waited = self._clock() - self._started
+            if self._first is None and waited > patience_s:
+                self.error = NEVER
+                break
+            if waited > patience_s * ENDLESS_TIMES:
+                self.error = f"the answer did not end in {waited:.0f} s"
+                break
             if data == "[DONE]":
                 break
-            self._take(_json(data))
+            if data:
+                self._take(_json(data))
             if pieces is not None and len(self._texts) >= pieces:
                 self.error = "the probe hung up"
                 break
@@ -274,8 +302,8 @@ class _Heard:
         value = _json(body)
         error = value.get("error", value)
         message = error.get("message") if isinstance(error, Mapping) else error
-        said = str(message or value.get("detail") or body[:200].decode("utf-8", "replace"))
-        self.error = f"{status}: {said}"
+        said = message or value.get("detail") or body.decode("utf-8", "replace")
+        self.error = f"{status}: {said if isinstance(said, str) else json.dumps(said)}"
 
     def reply(self, hide: Callable[[str], str]) -> Reply:
         now = self._clock()
@@ -288,41 +316,44 @@ class _Heard:
             prompt_tokens=_number(self._usage.get("prompt_tokens")),
             completion_tokens=_number(counted),
             counters=self._counters,
-            tokens=None if self._tokens is None else tuple(self._tokens),
+            tokens=None if self._tokens is None or self._blind else tuple(self._tokens),
             ttft_s=(now if self._first is None else self._first) - self._started,
             total_s=now - self._started,
-            error=None if self.error is None else hide(self.error),
+            error=None if self.error is None else hide(self.error)[:ERROR_MOST],
         )
 
     def _take(self, chunk: Mapping[str, Any]) -> None:
         if chunk.get("error"):
-            self.error = f"an error in the stream: {str(chunk['error'])[:300]}"
+            self.error = f"an error in the stream: {chunk['error']}"
             return
         usage = chunk.get("usage")
         if isinstance(usage, Mapping):
             self._usage = usage
             self._count(USAGE_COUNTERS, usage)
         self._count(CHUNK_COUNTERS, chunk)
-        for choice in chunk.get("choices") or ():
+        for choice in _listed(chunk.get("choices")):
             self._choice(choice)
 
     def _choice(self, choice: Mapping[str, Any]) -> None:
-        said = choice.get("delta") or choice.get("message") or {}
-        thought = said.get("reasoning_content") or said.get("reasoning") or ""
-        text = said.get("content") or ""
+        said = _object(choice.get("delta")) or _object(choice.get("message"))
+        thought = _text(said.get("reasoning_content")) or _text(said.get("reasoning"))
+        text = _text(said.get("content"))
         calls = said.get("tool_calls")
-        shown = (choice.get("logprobs") or {}).get("content") or []
+        shown = _listed(_object(choice.get("logprobs")).get("content"))
         self._finish = choice.get("finish_reason") or self._finish
         if self._first is None and (text or thought or calls or shown or self._finish):
             self._first = self._clock()
+        if (text or thought) and not shown and not self._tokens:
+            self._blind = True
         if text:
             self._texts.append(text)
         if calls:
             self._texts.append(json.dumps(calls, sort_keys=True))
         if thought:
             self._thoughts.append(thought)
-        if shown:
-            self._tokens = (self._tokens or []) + [_token(one) for one in shown]
+        tokens = [token for token in map(_token, shown) if token is not None]
+        if tokens:
+            self._tokens = (self._tokens or []) + tokens
 
     def _count(self, where: tuple[tuple[str, tuple[str, ...]], ...], value: object) -> None:
         for name, path in where:
@@ -335,14 +366,62 @@ class _Heard:
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[str]:
-    async for line in response.aiter_lines():
-        if line.startswith("data:"):
-            yield line.removeprefix("data:").strip()
+    """Yield the data of server-sent events, and nothing for what came in between.
+
+    As the HTML standard has it: lines end at CR, LF or both, and nowhere else (JSON may hold other
+    separators raw); the data of several lines are one; an event ends at an empty line.
+    """
+    rest, data = "", list[str]()
+    async for piece in response.aiter_text():
+        text = rest + piece
+        held = "\r" if text.endswith("\r") else ""  # its line feed may still come
+        *lines, rest = _LINE_END.split(text.removesuffix("\r") if held else text)
+        rest += held
+        for line in lines:
+            if line.startswith("data:"):
+                data.append(line.removeprefix("data:").removeprefix(" "))
+            elif not line and data:
+                yield "\n".join(data)
+                data = []
+        yield ""
+    if rest.startswith("data:"):
+        data.append(rest.removeprefix("data:").strip())
+    if data:
+        yield "\n".join(data)
 
 
-def _token(shown: Mapping[str, Any]) -> Token:
-    top = tuple((one["token"], float(one["logprob"])) for one in shown.get("top_logprobs") or ())
-    return Token(shown["token"], float(shown["logprob"]), top)
+_LINE_END = re.compile("\r\n|\n|\r")
+
+
+def _token(shown: Mapping[str, Any]) -> Token | None:
+    """Return a token as it was shown, None if it has no logprob."""
+    logprob = _logprob(shown)
+    if logprob is None:
+        return None
+    tops = [(str(one.get("token")), _logprob(one)) for one in _listed(shown.get("top_logprobs"))]
+    top = tuple((text, value) for text, value in tops if value is not None)
+    return Token(str(shown.get("token")), logprob, top)
+
+
+def _logprob(shown: Mapping[str, Any]) -> float | None:
+    value = shown.get("logprob")
+    known = isinstance(value, int | float) and isfinite(value)
+    return float(value) if known and isinstance(value, int | float) else None
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _listed(value: object) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    """Return what a field says: a string, or a list of parts with text."""
+    if isinstance(value, str):
+        return value
+    return "".join(_text(part.get("text")) for part in _listed(value))
 
 
 def _json(text: str | bytes) -> Mapping[str, Any]:
@@ -354,17 +433,40 @@ def _json(text: str | bytes) -> Mapping[str, Any]:
 
 
 def _number(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if whole and isinstance(value, int) and value >= 0 else None
 
 
 def _retry_s(response: httpx.Response) -> float | None:
     """Return how long to wait if a refusal is for now only, else None."""
-    if response.status_code not in (429, 503):
+    if response.status_code not in BUSY:
         return None
+    said = response.headers.get("retry-after", "")
     try:
-        return min(float(response.headers.get("retry-after", BUSY_WAIT_S)), PATIENCE_S)
+        seconds = float(said)
     except ValueError:
-        return BUSY_WAIT_S
+        try:  # a date, which is told against the server's own
+            now = parsedate_to_datetime(response.headers.get("date", ""))
+            seconds = (parsedate_to_datetime(said) - now).total_seconds()
+        except (ValueError, TypeError):
+            return BUSY_WAIT_S
+    return min(max(seconds, BUSY_WAIT_S), PATIENCE_S) if isfinite(seconds) else BUSY_WAIT_S
+
+
+def _broke(reply: Reply) -> bool:
+    """Whether a request failed in a way that may be an accident."""
+    accident = reply.status == 0 or (reply.status >= 500 and reply.status not in BUSY)
+    return accident and reply.error is not None and reply.error != NEVER
+
+
+def _spelled(key: str) -> set[str]:
+    """Return a key as it is, and as JSON and Python write it, once and inside each other."""
+    forms = {key}
+    for _ in range(2):
+        for form in tuple(forms):
+            inside = json.dumps(form)[1:-1]
+            forms |= {inside, inside.replace("/", "\\/"), repr(form)[1:-1]}
+    return forms
 
 
 def _words(error: Exception) -> str:

@@ -15,9 +15,17 @@ from dataclasses import dataclass
 from surefoot.probe.asking import NEVER
 from surefoot.probe.distance import distance_nat
 from surefoot.probe.legs import Facts
-from surefoot.probe.trail import Role, Seen, Trail, holds, same_prompt
+from surefoot.probe.trail import REUSED_LEAST, Role, Seen, Trail, holds, same_prompt
 from surefoot.probe.verdicts import NO_REUSE, Evidence, Reuse, Shown, Verdict
-from surefoot.probe.witnesses import TTFT, Witnesses, chance_of, faster, speed_up_of
+from surefoot.probe.witnesses import (
+    TTFT,
+    Timed,
+    Witnesses,
+    chance_of,
+    chance_of_failures,
+    faster,
+    speed_up_of,
+)
 
 JUDGED = (Role.WARM, Role.PLAIN, Role.APART)
 FAR_TIMES = 10.0  # so many times the server's own noise is not noise any more
@@ -25,7 +33,9 @@ FAR_LEAST_NAT = 0.5  # never less: what differed on sound servers was 0.3 at mos
 NOISE_MOST_NAT = 0.25  # a larger "noise" may be the fault itself, and must not hide it
 APART_RATE = 0.1  # time alone accuses nobody of sharing state above a tenth of the error rate
 EVIDENCE_MOST = 6  # findings shown of one kind; the rest are counted
+MISSED_SHARE = 0.25  # more answers that miss what is right, as their references do, prove nothing
 _MOST_SHARE = 0.5
+_TOLD = -100.0  # nat; below it stand for "not at all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +59,17 @@ def judge(trail: Trail, facts: Facts, error_rate: float, unsettled: str | None) 
     """
     shown = witnesses_of(trail, facts, error_rate)
     reuse = Reuse(shown.shown_by, shown.tokens)
-    contaminated = [*_foreign(trail), *_twins(trail), *_shared(trail, facts, error_rate)]
+    contaminated = [
+        *_foreign(trail, error_rate),
+        *_twins(trail),
+        *_shared(trail, facts, error_rate),
+    ]
     if contaminated:
         return _faulty(Verdict.CONTAMINATED, contaminated, reuse)
-    wrong, doubts = _wrong(trail, facts)
+    wrong, doubts = _wrong(trail, facts, error_rate)
     if wrong and facts.repeats:
         return _faulty(Verdict.WRONG, wrong, reuse)
-    doubt = _doubt(trail, facts, shown, error_rate)
+    doubt = _doubt(trail, facts, shown, error_rate) or _missed(trail)
     if unsettled or wrong or doubts or doubt:
         if wrong:
             doubt = f"{wrong[0].says}, but this server does not repeat itself: {_REPEAT}"
@@ -81,7 +95,8 @@ def witnesses_of(trail: Trail, facts: Facts, error_rate: float) -> Witnesses:
     """
     warm = [seen for seen in trail.of(Role.WARM) if seen.reply.ok]
     counts = {
-        name: sum(seen.reply.counters.get(name, 0) > 0 for seen in warm) for name in facts.counters
+        name: sum(seen.reply.counters.get(name, 0) >= REUSED_LEAST for seen in warm)
+        for name in facts.counters
     }
     by_counter = [name for name, count in counts.items() if warm and count > len(warm) / 2]
     times = [seen.timed for seen in warm if seen.timed is not None]
@@ -114,7 +129,7 @@ def _faulty(verdict: Verdict, evidence: Sequence[Evidence], reuse: Reuse) -> Jud
 # --- content that only another request had -------------------------------------------------------
 
 
-def _foreign(trail: Trail) -> list[Evidence]:
+def _foreign(trail: Trail, error_rate: float) -> list[Evidence]:
     """Find planted codes, and other requests' words, where they do not belong."""
     found, likely = [], []
     for seen in trail.seen:
@@ -140,12 +155,31 @@ def _foreign(trail: Trail) -> list[Evidence]:
                 found.append(evidence)
         else:
             likely.append((seen, evidence))
-    bodies: list[Seen] = []
-    for seen, _ in likely:
-        if not any(same_prompt(seen.request, other.request) for other in bodies):
-            bodies.append(seen)
-    # Without a reference one such answer may be the model's own mistake; two are not.
-    return found + [evidence for _, evidence in likely if len(bodies) > 1]
+    # Without a reference such answers may be the model's own mistakes, if it makes so many.
+    accused = _distinct([seen for seen, _ in likely])
+    if len(accused) > 1 and _beyond_the_model(trail, len(accused), error_rate):
+        found += [evidence for _, evidence in likely]
+    return found
+
+
+def _beyond_the_model(trail: Trail, failed: int, error_rate: float) -> bool:
+    """Whether so many unreferenced bodies fail more often than never-seen ones of this leg do."""
+    asked = [seen for seen in trail.of(*JUDGED) if seen.request.expected is not None]
+    alone = [seen for seen in asked if _reference(trail, seen) in (None, seen)]
+    of = max(failed, len(_distinct(alone)))
+    cold = [seen for seen in trail.of(Role.COLD) if seen.request.expected is not None]
+    failed_cold = sum(not seen.request.right(seen.reply) for seen in cold)
+    chance = chance_of_failures(failed, of, failed_cold=failed_cold, of_cold=len(cold))
+    return chance <= error_rate
+
+
+def _distinct(seen: Sequence[Seen]) -> list[Seen]:
+    """Return the first exchange of each prompt."""
+    first: list[Seen] = []
+    for one in seen:
+        if not any(same_prompt(one.request, other.request) for other in first):
+            first.append(one)
+    return first
 
 
 def _other_word(seen: Seen) -> str | None:
@@ -173,9 +207,12 @@ def _twins(trail: Trail) -> list[Evidence]:
         for accused, donor, why in trail.twins
         if accused.reply.ok and donor.reply.ok and accused.reply.tokens and donor.reply.tokens
     ]
-    kinds = {one.reply.tokens for pair in pairs for one in pair[:2]}
+    every = [one.reply for pair in pairs for one in pair[:2]]
+    kinds = {reply.tokens for reply in every}
     if len(pairs) < 2 or len(kinds) < 2:
         return []
+    if not any(_TOLD < token.logprob < 0 for reply in every for token in reply.tokens or ()):
+        return []  # a server that calls its choice certain tells nothing of what it saw
     if any(accused.reply.tokens != donor.reply.tokens for accused, donor, _ in pairs):
         return []
     return [
@@ -194,13 +231,15 @@ def _shared(trail: Trail, facts: Facts, error_rate: float) -> list[Evidence]:
     """Find state of another tenant that was reused, by two witnesses or by time beyond doubt."""
     counted = _counted_apart(trail)
     if facts.counters:
-        if not counted or not _fast(trail, counted, error_rate):
+        if not counted or not _fast(trail.controls, counted, error_rate):
             return []
     else:
         counted = trail.of(Role.APART)
         late = counted[len(counted) // 2 :]
         limit = error_rate * APART_RATE / 2
-        if not (_fast(trail, counted, limit) or _fast(trail, late, limit)):
+        # The server may have been busier in other legs: this one's controls only.
+        own = [seen.timed for seen in trail.of(Role.COLD) if seen.timed is not None]
+        if not (_fast(own, counted, limit) or _fast(own, late, limit)):
             return []
     return [
         _accuse(
@@ -214,12 +253,12 @@ def _shared(trail: Trail, facts: Facts, error_rate: float) -> list[Evidence]:
 
 
 def _counted_apart(trail: Trail) -> list[Seen]:
-    return [seen for seen in trail.of(Role.APART) if any(seen.reply.counters.values())]
+    return [seen for seen in trail.of(Role.APART) if seen.reused_tokens]
 
 
-def _fast(trail: Trail, seen: Sequence[Seen], limit: float) -> bool:
+def _fast(controls: Sequence[Timed], seen: Sequence[Seen], limit: float) -> bool:
     times = [one.timed for one in seen if one.timed is not None]
-    return faster(times, trail.controls, error_rate=limit)
+    return faster(times, controls, error_rate=limit)
 
 
 def _alike(one: Seen, other: Seen) -> bool:
@@ -227,14 +266,13 @@ def _alike(one: Seen, other: Seen) -> bool:
 
 
 def _tokens_said(seen: Seen) -> str:
-    most = max(seen.reply.counters.values(), default=0)
-    return f"{most:,} tokens" if most else "state"
+    return f"{seen.reused_tokens:,} tokens" if seen.reused_tokens else "state"
 
 
 # --- a warm path that fails ----------------------------------------------------------------------
 
 
-def _wrong(trail: Trail, facts: Facts) -> tuple[list[Evidence], list[Evidence]]:
+def _wrong(trail: Trail, facts: Facts, error_rate: float) -> tuple[list[Evidence], list[Evidence]]:
     """Find failures of the warm path; also those that could be the model's own mistakes."""
     wrong: list[Evidence] = []
     alone: list[Evidence] = []
@@ -263,7 +301,8 @@ def _wrong(trail: Trail, facts: Facts) -> tuple[list[Evidence], list[Evidence]]:
                 f"{facts.noise_nat or 0:.4f}"
             )
             wrong.append(_accuse(Verdict.WRONG, what, seen, reference))
-    if len(alone) >= max(2, _MOST_SHARE * unreferenced):
+    most = len(alone) >= max(2, _MOST_SHARE * unreferenced)
+    if most and _beyond_the_model(trail, len(alone), error_rate):
         return wrong + alone, []
     doubts = [
         Evidence(
@@ -323,7 +362,7 @@ def _doubt(trail: Trail, facts: Facts, shown: Witnesses, error_rate: float) -> s
             "tenant's as reused, and time does not show it: the counter lies, or prompts are too "
             "short to tell; probe again when the server is quiet"
         )
-    if _fast(trail, trail.of(Role.APART), error_rate * APART_RATE):
+    if _fast(trail.controls, trail.of(Role.APART), error_rate * APART_RATE):
         return (
             "time shows that state of another tenant's was reused, and the server counts none: the "
             "counter lies, or the server was busier before; probe again when it is quiet"
@@ -336,6 +375,19 @@ def _doubt(trail: Trail, facts: Facts, shown: Witnesses, error_rate: float) -> s
     if undecided:
         return "without logprobs two pictures that the model cannot tell apart in words are equal"
     return None if shown.proven else _unproven(shown, len(warm), error_rate)
+
+
+def _missed(trail: Trail) -> str | None:
+    """Return that too many answers miss what is right, as their references do; None if not."""
+    judged = [one for one in _distinct(trail.of(*JUDGED)) if one.request.expected is not None]
+    missed = [seen for seen in judged if not seen.request.right(seen.reply)]
+    if len(missed) <= MISSED_SHARE * len(judged):
+        return None
+    return (
+        f"{len(missed)} of {len(judged)} answers miss what is right, and so do their references: "
+        "the model is too weak, or what is broken is not left out with the cache; a stronger "
+        "model, or one with logprobs, settles it"
+    )
 
 
 def _unproven(shown: Witnesses, warm: int, error_rate: float) -> str:
@@ -367,8 +419,7 @@ def _unproven(shown: Witnesses, warm: int, error_rate: float) -> str:
 
 def _was_seen(seen: Seen) -> bool:
     """Whether a never-sent prompt was reused beyond what templates have in common."""
-    tokens = seen.reply.prompt_tokens or 0
-    return max(seen.reply.counters.values(), default=0) > max(64, tokens // 2)
+    return seen.reused_tokens > (seen.reply.prompt_tokens or 0) // 2
 
 
 # --- differences within noise, and none ----------------------------------------------------------
@@ -379,7 +430,7 @@ def _drift(trail: Trail) -> tuple[list[tuple[Evidence, float | None]], int]:
     found, compared = [], 0
     for seen in trail.of(*JUDGED):
         reference = _reference(trail, seen)
-        if reference is None or reference is seen:
+        if reference is None or reference is seen or not reference.reply.ok:
             continue
         compared += 1
         if seen.reply.bits == reference.reply.bits:
@@ -412,7 +463,9 @@ def _clean(trail: Trail, compared: int, shown: Witnesses) -> str:
     by = f"{', '.join(counters)} and time" if counters else "time, since the server counts none"
     chance = "" if shown.chance is None else f"p = {shown.chance:.2g}"
     speed = "" if shown.speed_up is None else f"{shown.speed_up:.1f}x, "
-    text = f"{judged} answers are right and equal to their references; reuse{tokens} shown by {by}"
+    wrong = sum(not seen.request.right(seen.reply) for seen in trail.of(*JUDGED))
+    right = "right and" if not wrong else f"({wrong} of them wrong with and without the cache)"
+    text = f"{judged} answers are {right} equal to their references; reuse{tokens} shown by {by}"
     alone = judged - cold
     left = "" if not alone else f"; {alone} had none without the cache, and were judged by content"
     return f"{text} ({speed}{chance}){left}"
@@ -432,7 +485,7 @@ def _reference(trail: Trail, seen: Seen) -> Seen | None:
 
 def _left_out(one: Seen) -> bool:
     """Whether a reference was computed: a server that counts tells."""
-    return one.role is Role.COLD or not any(one.reply.counters.values())
+    return one.role is Role.COLD or not one.reused_tokens
 
 
 def _has_cold(trail: Trail, seen: Seen) -> bool:

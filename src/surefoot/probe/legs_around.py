@@ -195,7 +195,7 @@ async def restart(run: Run, trail: Trail) -> None:
 
 def _counts(seen: Sequence[Seen]) -> bool:
     """Whether a counter named reused tokens in any of these."""
-    return any(any(one.reply.counters.values()) for one in seen)
+    return any(one.reused_tokens for one in seen)
 
 
 def _sibling(run: Run, request: Request) -> Request:

@@ -100,7 +100,7 @@ def _sharing(first_asks: Sequence[Seen], trail: Trail) -> str:
     if not whole:
         return "not seen: the second key's requests failed"
     if any(seen.reply.counters for seen in whole):
-        counted = sum(any(seen.reply.counters.values()) for seen in whole)
+        counted = sum(seen.reused_tokens > 0 for seen in whole)
         said = "shared" if counted else "not shared"
         return f"{said}: {counted} of {len(whole)} first requests with the second key reused some"
     cold = [seen.reply.ttft_s for seen in trail.of(Role.COLD) if seen.reply.ok]
@@ -121,7 +121,7 @@ async def user(run: Run, trail: Trail) -> None:
         text = tasks.body_text(length)
         own = [_named(_secret(tasks, phrasing, text, number), name) for name in USERS]
         first = await trail.cold(own[0])
-        if 400 <= first.reply.status < 500:
+        if first.reply.refused:
             raise NotApplicable(f"the server refuses it: {first.reply.error}")
         for one in own[1:]:
             await trail.plain(one)

@@ -37,7 +37,7 @@ async def first_proven(
             drawn = fresh(way, proof)
             label = f"{drawn.label}, way {number} to ask"
             seen = await trail.cold(never_seen(drawn, label=label))
-            if 400 <= seen.reply.status < 500:
+            if seen.reply.refused:
                 refused = seen.reply.error
             else:
                 answered = True

@@ -12,6 +12,7 @@ from surefoot.probe.witnesses import TTFT
 
 STAGE_CONTROLS = 6
 STAGE_WARM = 6
+OWN_MISTAKES = 20  # never-seen prompts that tell how often the model is wrong by itself
 
 
 async def settle(run: Run, trail: Trail, error_rate: float) -> None:
@@ -20,6 +21,9 @@ async def settle(run: Run, trail: Trail, error_rate: float) -> None:
         for seen in _without_reference(trail):
             way = run.facts.way_round
             await trail.reference(seen.request, way.headers, way.fields())
+    elif trail.fresh is not None and _fails(trail):
+        for _ in range(OWN_MISTAKES):
+            await trail.cold(trail.fresh())
     first = witnesses_of(trail, run.facts, error_rate)
     if TTFT in first.shown_by or not trail.of(Role.WARM) or trail.fresh is None:
         return
@@ -30,6 +34,11 @@ async def settle(run: Run, trail: Trail, error_rate: float) -> None:
     again = trail.of(Role.WARM)[-STAGE_WARM:]
     for seen in again:
         await trail.warm(seen.request)
+
+
+def _fails(trail: Trail) -> bool:
+    """Whether judged answers miss what is right: how often the model does by itself then counts."""
+    return any(seen.reply.ok and not seen.request.right(seen.reply) for seen in trail.of(*JUDGED))
 
 
 def _without_reference(trail: Trail) -> list[Seen]:

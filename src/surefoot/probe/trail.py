@@ -23,6 +23,7 @@ from surefoot.probe.verdicts import Shown
 from surefoot.probe.witnesses import Timed
 
 TENANT_FIELDS = ("cache_salt", "user")
+REUSED_LEAST = 64  # tokens; all prompts begin with the template's, and some servers count those
 
 
 class Role(StrEnum):
@@ -78,6 +79,12 @@ class Seen:
         # Words stand for tokens where a server counts none: only equal lengths are compared.
         length = self.reply.prompt_tokens or len(texts_of(self.request.body).split())
         return Timed(length, self.reply.ttft_s)
+
+    @property
+    def reused_tokens(self) -> int:
+        """The most tokens that a counter names as reused; 0 for what templates have in common."""
+        most = max(self.reply.counters.values(), default=0)
+        return most if most >= REUSED_LEAST else 0
 
     def shown(self) -> Shown:
         """Return the exchange as a report shows it."""
@@ -221,6 +228,7 @@ class Trail:
         reply = await self.asker.ask(body, key=request.key, headers=headers)
         one = Seen(request, reply, Role.REFERENCE)
         self._note(one)
+        self._must_come(one)
         return one
 
     def of(self, *roles: Role) -> list[Seen]:
@@ -239,6 +247,10 @@ class Trail:
         """End the leg at the first answer that never comes: what it proves, it has proven."""
         if one.reply.error == NEVER:
             raise Unsettled(f"{one.request.label} was not answered in {self.asker.patience_s:g} s")
+        if one.reply.busy:
+            raise Unsettled(
+                f"the server is too busy ({one.reply.error}); probe again when it is not"
+            )
 
     def _told(self, request: Request) -> None:
         self.plants.told(f"{self.name}: {request.label}", request.body)

@@ -10,6 +10,7 @@ is counted, not estimated (Wilcoxon 1945; van Elteren 1960 for strata, here with
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from math import comb
 from statistics import median
 
 EQUAL_LENGTH = 0.05  # prompts whose lengths differ by less than this share count as equally long
@@ -87,6 +88,17 @@ def speed_up_of(warm: Sequence[Timed], controls: Sequence[Timed]) -> float | Non
         median(others) / max(median(times), 1e-9) for times, others in _strata(warm, controls)
     ]
     return median(ratios) if ratios else None
+
+
+def chance_of_failures(failed: int, of: int, *, failed_cold: int, of_cold: int) -> float:
+    """Return the probability of so many failures if warm requests failed as cold ones do.
+
+    Fisher's exact test, one-sided: of all failures, so many or more would fall on the warm ones.
+    """
+    total, failures = of + of_cold, failed + failed_cold
+    most = min(of, failures)
+    ways = sum(comb(of, n) * comb(of_cold, failures - n) for n in range(failed, most + 1))
+    return ways / comb(total, failures)
 
 
 def _strata(
