@@ -301,8 +301,8 @@ def test_forks_leave_a_longer_text_at_two_depths_each_for_the_first_time(block, 
     ("tokens", "seconds", "cold_s", "count"),
     [
         (10**7, 1e9, 0.1, SESSIONS_MOST),
-        (300_000, 1e9, 0.1, 20),
-        (10**7, 600.0, 3.0, 17),
+        (600_000, 1e9, 0.1, 20),
+        (10**7, 600.0, 1.5, 17),
         (100_000, 1e9, 0.1, SESSIONS_LEAST),
     ],
 )

@@ -6,7 +6,7 @@ from surefoot.probe.trail import Request, Trail
 
 SESSIONS_LEAST, SESSIONS_MOST = 10, 24
 SESSIONS_AGAIN = 6  # asked once more right away, which only a cache that keeps nothing computes
-SHARE = 12  # of what is left of the budget: about so many legs are to come
+SHARE = 24  # of what is left of the budget: sessions are not worth more of it
 LANES_AT_ONCE = 6
 
 
