@@ -292,7 +292,7 @@ def test_no_key_is_in_an_error():
 
 # --- a run that is cut short ---------------------------------------------------------------------
 
-ALL_OF_FORK = 80  # requests: more than the acquaintance and the fork leg, less than with the next
+ALL_OF_FORK = 60  # requests: more than the acquaintance and the fork leg, less than with the next
 
 
 def cut_short(error, **fields):
