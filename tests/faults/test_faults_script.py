@@ -95,7 +95,9 @@ def check(house, answers, cold):
 def test_without_faults_all_is_restored_that_can_be(played):
     told = played()
     assert told.hits > 3_000
-    assert told.misses <= {None, Miss.COLD, Miss.DIVERGED, Miss.EVICTED, Miss.NO_SNAPSHOT}
+    # Idle work may come to a history that ends with its first block: nothing lies below that.
+    honest = {None, Miss.COLD, Miss.DIVERGED, Miss.EVICTED, Miss.NO_SNAPSHOT, Miss.TOO_SHORT}
+    assert told.misses <= honest
     assert told.hits == told.counters["restored_tokens_ssd"] + told.counters["restored_tokens_ram"]
     assert not told.counters["failures"] + told.counters["stalls"] + told.counters["corrupt"]
     assert not told.struck
