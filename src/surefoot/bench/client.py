@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from surefoot.errors import EngineError, SetupError
+from surefoot.events import Events
 
 READ_TIMEOUT_S = 600.0  # a cold prefill of a long prompt on two cores takes half a minute
 POLL_S = 0.02
@@ -130,13 +131,15 @@ class Client:
             yield self._chunks(response, path)
 
     def _chunks(self, response: httpx.Response, path: str) -> Iterator[dict[str, Any]]:
-        for line in response.iter_lines():
-            if not line.startswith("data: ") or line == "data: [DONE]":
-                continue
-            chunk: dict[str, Any] = json.loads(line.removeprefix("data: "))
-            if "error" in chunk:
-                raise EngineError(f"{self.url}{path}: {chunk['error']}")
-            yield chunk
+        events = Events()
+        for piece in response.iter_text():
+            for data in events.feed(piece):
+                if data == "[DONE]":
+                    continue
+                chunk: dict[str, Any] = json.loads(data)
+                if "error" in chunk:
+                    raise EngineError(f"{self.url}{path}: {chunk['error']}")
+                yield chunk
 
 
 def wait_healthy(url: str, alive: Callable[[], bool], *, timeout_s: float) -> None:

@@ -6,8 +6,7 @@ reply too: the probe learns from it. Only a server that cannot be reached at all
 
 import asyncio
 import json
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from math import isfinite
@@ -16,6 +15,7 @@ from typing import Any
 import httpx
 
 from surefoot.errors import CapacityError, RequestError
+from surefoot.events import Events
 
 CHAT = "chat/completions"
 CONNECT_S = 10.0
@@ -102,7 +102,6 @@ class Dialect:
     logprobs: bool = True
     top: int = 5
     answer_tokens: int = 16
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -130,6 +129,8 @@ class Asker:
     ) -> None:
         self.url = url.rstrip("/")
         self.keys = tuple(keys)
+        forms = {form for key in keys if key for form in _spelled(key)}
+        self._spelled = sorted(forms, key=len, reverse=True)  # a form may stand inside a longer one
         self.model = ""
         self.dialect = Dialect()
         self.clock = clock
@@ -210,12 +211,11 @@ class Asker:
             whole["stream_options"] = {"include_usage": True}
         if dialect.logprobs:
             whole |= {"logprobs": True, "top_logprobs": dialect.top}
-        return whole | {"max_tokens": dialect.answer_tokens} | dialect.extra | dict(body)
+        return whole | {"max_tokens": dialect.answer_tokens} | dict(body)
 
     def hide(self, text: str) -> str:
         """Return a text with every API key blotted out, however JSON or Python spell it."""
-        forms = {form for key in self.keys if key for form in _spelled(key)}
-        for form in sorted(forms, key=len, reverse=True):
+        for form in self._spelled:
             text = text.replace(form, "[key]")
         return text
 
@@ -280,22 +280,19 @@ class _Heard:
         if plain:
             self._take(_json(await response.aread()))
             return
-        async for data in _events(response):
+        events = Events()
+        async for piece in response.aiter_text():
             # Comments that keep a connection open are no answer: patience is for what is said.
             waited = self._clock() - self._started
             if self._first is None and waited > patience_s:
                 self.error = NEVER
-                break
+                return
             if waited > patience_s * ENDLESS_TIMES:
                 self.error = f"the answer did not end in {waited:.0f} s"
-                break
-            if data == "[DONE]":
-                break
-            if data:
-                self._take(_json(data))
-            if pieces is not None and len(self._texts) >= pieces:
-                self.error = "the probe hung up"
-                break
+                return
+            if not self._goes_on(events.feed(piece), pieces):
+                return
+        self._goes_on(events.end(), pieces)
 
     def refused(self, status: int, body: bytes) -> None:
         self._status = status
@@ -307,20 +304,31 @@ class _Heard:
 
     def reply(self, hide: Callable[[str], str]) -> Reply:
         now = self._clock()
-        counted = self._usage.get("completion_tokens")
         return Reply(
             status=self._status,
             text=hide("".join(self._texts)),
             reasoning=hide("".join(self._thoughts)),
             finish=self._finish,
             prompt_tokens=_number(self._usage.get("prompt_tokens")),
-            completion_tokens=_number(counted),
+            completion_tokens=_number(self._usage.get("completion_tokens")),
             counters=self._counters,
             tokens=None if self._tokens is None or self._blind else tuple(self._tokens),
             ttft_s=(now if self._first is None else self._first) - self._started,
             total_s=now - self._started,
             error=None if self.error is None else hide(self.error)[:ERROR_MOST],
         )
+
+    def _goes_on(self, events: Sequence[str], pieces: int | None) -> bool:
+        """Take what events say, and return whether there is more to listen to."""
+        for data in events:
+            if data == "[DONE]":
+                return False
+            if data:
+                self._take(_json(data))
+            if pieces is not None and len(self._texts) >= pieces:
+                self.error = "the probe hung up"
+                return False
+        return True
 
     def _take(self, chunk: Mapping[str, Any]) -> None:
         if chunk.get("error"):
@@ -365,34 +373,6 @@ class _Heard:
                 self._counters[name] = number
 
 
-async def _events(response: httpx.Response) -> AsyncIterator[str]:
-    """Yield the data of server-sent events, and nothing for what came in between.
-
-    As the HTML standard has it: lines end at CR, LF or both, and nowhere else (JSON may hold other
-    separators raw); the data of several lines are one; an event ends at an empty line.
-    """
-    rest, data = "", list[str]()
-    async for piece in response.aiter_text():
-        text = rest + piece
-        held = "\r" if text.endswith("\r") else ""  # its line feed may still come
-        *lines, rest = _LINE_END.split(text.removesuffix("\r") if held else text)
-        rest += held
-        for line in lines:
-            if line.startswith("data:"):
-                data.append(line.removeprefix("data:").removeprefix(" "))
-            elif not line and data:
-                yield "\n".join(data)
-                data = []
-        yield ""
-    if rest.startswith("data:"):
-        data.append(rest.removeprefix("data:").strip())
-    if data:
-        yield "\n".join(data)
-
-
-_LINE_END = re.compile("\r\n|\n|\r")
-
-
 def _token(shown: Mapping[str, Any]) -> Token | None:
     """Return a token as it was shown, None if it has no logprob."""
     logprob = _logprob(shown)
@@ -405,8 +385,7 @@ def _token(shown: Mapping[str, Any]) -> Token | None:
 
 def _logprob(shown: Mapping[str, Any]) -> float | None:
     value = shown.get("logprob")
-    known = isinstance(value, int | float) and isfinite(value)
-    return float(value) if known and isinstance(value, int | float) else None
+    return float(value) if isinstance(value, int | float) and isfinite(value) else None
 
 
 def _object(value: object) -> Mapping[str, Any]:
@@ -433,8 +412,9 @@ def _json(text: str | bytes) -> Mapping[str, Any]:
 
 
 def _number(value: object) -> int | None:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return value if whole and isinstance(value, int) and value >= 0 else None
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    return None
 
 
 def _retry_s(response: httpx.Response) -> float | None:
