@@ -18,8 +18,8 @@ from surefoot.probe.legs_around import AROUND_LEGS
 from surefoot.probe.legs_images import IMAGE_LEGS, SIZES
 from surefoot.probe.legs_tenants import NOTE_KEYS, TENANT_LEGS
 from surefoot.probe.plants import Plants
+from surefoot.probe.proofs import PROOFS
 from surefoot.probe.settle import settle
-from surefoot.probe.tasks import PROOFS
 from surefoot.probe.trail import (
     Budget,
     BudgetEnded,

@@ -17,9 +17,10 @@ from surefoot.probe.legs_length import REPLAYS, WITNESS_REPLAYS
 from surefoot.probe.legs_many import LANES_AT_ONCE, SESSIONS_AGAIN, SESSIONS_LEAST, SESSIONS_MOST
 from surefoot.probe.legs_text import TEXT_LEGS
 from surefoot.probe.plants import Plants
+from surefoot.probe.proofs import PROOFS
 from surefoot.probe.settle import settle
-from surefoot.probe.tasks import PROOFS, Tasks
-from surefoot.probe.trail import Budget, NotApplicable, Role, Trail, Unsettled, same_prompt
+from surefoot.probe.tasks import Tasks
+from surefoot.probe.trail import Budget, NotApplicable, Role, Trail, Unsettled
 from surefoot.probe.verdicts import Verdict
 from surefoot.probe.witnesses import Timed
 from surefoot.testing.broken_faults import Behaviour, Fault, Skills
@@ -181,7 +182,7 @@ def test_what_is_asked_again_is_the_same_to_the_byte_and_was_cold_before_it_was_
     trail, _ = walked(name)
     known = []
     for seen in trail.seen:
-        before = [one for one in known if same_prompt(one.request, seen.request)]
+        before = [one for one in known if one.request.prompt == seen.request.prompt]
         assert seen.role is not Role.COLD or not before
         assert all(json.dumps(one.request.body) == json.dumps(seen.request.body) for one in before)
         known.append(seen)

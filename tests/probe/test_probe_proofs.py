@@ -8,8 +8,7 @@ import pytest
 
 from surefoot.probe.asking import Asker
 from surefoot.probe.plants import Plants
-from surefoot.probe.proofs import first_proven
-from surefoot.probe.tasks import PROOFS
+from surefoot.probe.proofs import PROOFS, first_proven
 from surefoot.probe.trail import Budget, NotApplicable, Request, Trail, Unsettled
 from surefoot.testing.broken_server import VirtualClock
 

@@ -33,7 +33,6 @@ FASTER = 0.8  # as a first look, not as a proof: warm takes at most this share o
 PATIENCE_LEAST_S, PATIENCE_TIMES = 30.0, 20.0  # a request may take so many cold ones' time
 ASKS_AGAIN = 3
 MISUSED = (400, 422)  # how a field of the wrong type is refused; anything else says nothing of it
-ANSWER_LEAVES_TOKENS = 128
 ASK = "Reply with the single word OK."
 
 

@@ -9,18 +9,19 @@ What an answer is compared with: the same body asked cold; else asked the way ro
 the first answer to the same body, which shows a change but not who is right.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from surefoot.probe.asking import NEVER
 from surefoot.probe.distance import distance_nat
 from surefoot.probe.legs import Facts
-from surefoot.probe.trail import REUSED_LEAST, Role, Seen, Trail, holds, same_prompt
+from surefoot.probe.trail import REUSED_LEAST, Role, Seen, Trail, holds
 from surefoot.probe.verdicts import NO_REUSE, Evidence, Reuse, Shown, Verdict
 from surefoot.probe.witnesses import (
     TTFT,
     Timed,
     Witnesses,
+    beyond,
     chance_of,
     chance_of_failures,
     faster,
@@ -77,14 +78,13 @@ def judge(trail: Trail, facts: Facts, error_rate: float, unsettled: str | None) 
         evidence = tuple((wrong + doubts)[:EVIDENCE_MOST])
         return Judged(Verdict.INCONCLUSIVE, reason, reuse, evidence)
     drift, compared = _drift(trail)
-    if drift and not facts.repeats:
-        reason = f"answers differ, and this server does not repeat itself: {_REPEAT}"
-        evidence = tuple(one for one, _ in drift[:EVIDENCE_MOST])
-        return Judged(Verdict.INCONCLUSIVE, reason, reuse, evidence)
-    if drift:
-        evidence = tuple(one for one, _ in drift[:EVIDENCE_MOST])
+    if not drift:
+        return Judged(Verdict.CLEAN, _clean(trail, shown), reuse)
+    evidence = tuple(one.evidence for one in drift[:EVIDENCE_MOST])
+    if facts.repeats:
         return Judged(Verdict.DRIFT, _drift_said(drift, compared, facts), reuse, evidence)
-    return Judged(Verdict.CLEAN, _clean(trail, compared, shown), reuse)
+    reason = f"answers differ, and this server does not repeat itself: {_REPEAT}"
+    return Judged(Verdict.INCONCLUSIVE, reason, reuse, evidence)
 
 
 def witnesses_of(trail: Trail, facts: Facts, error_rate: float) -> Witnesses:
@@ -100,17 +100,17 @@ def witnesses_of(trail: Trail, facts: Facts, error_rate: float) -> Witnesses:
     }
     by_counter = [name for name, count in counts.items() if warm and count > len(warm) / 2]
     times = [seen.timed for seen in warm if seen.timed is not None]
+    chance, speed_up = chance_of(times, trail.controls), speed_up_of(times, trail.controls)
     limit = error_rate / (1 if trail.fresh is None else 2)
-    by_time = [TTFT] if faster(times, trail.controls, error_rate=limit) else []
+    by_time = [TTFT] if beyond(chance, speed_up, error_rate=limit) else []
     return Witnesses(
         offered=facts.counters,
         shown_by=(*by_counter, *by_time),
         tokens=max(
             (count for seen in warm for count in seen.reply.counters.values()), default=None
         ),
-        chance=chance_of(times, trail.controls),
-        speed_up=speed_up_of(times, trail.controls),
-        counts=counts,
+        chance=chance,
+        speed_up=speed_up,
     )
 
 
@@ -135,7 +135,7 @@ def _foreign(trail: Trail, error_rate: float) -> list[Evidence]:
     for seen in trail.seen:
         if seen.role is Role.REFERENCE or not seen.reply.ok:
             continue
-        reference = _asked_round(trail, seen)
+        reference = next((one for one in _uncached(trail, seen) if one is not seen), None)
         for code, labels in trail.plants.foreign(seen.reply.said, seen.request.body).items():
             if reference is not None and holds(reference.reply.said, code):
                 continue
@@ -150,13 +150,12 @@ def _foreign(trail: Trail, error_rate: float) -> list[Evidence]:
         compared = _reference(trail, seen)
         says = f"the answer to {seen.request.label} is {word!r}, right for another request only"
         evidence = _accuse(Verdict.CONTAMINATED, says, seen, _word_donor(trail, seen, word))
-        if compared is not None and compared is not seen:
-            if compared.request.right(compared.reply):
-                found.append(evidence)
-        else:
+        if compared is seen:
             likely.append((seen, evidence))
+        elif compared.request.right(compared.reply):
+            found.append(evidence)
     # Without a reference such answers may be the model's own mistakes, if it makes so many.
-    accused = _distinct([seen for seen, _ in likely])
+    accused = distinct([seen for seen, _ in likely])
     if len(accused) > 1 and _beyond_the_model(trail, len(accused), error_rate):
         found += [evidence for _, evidence in likely]
     return found
@@ -165,21 +164,20 @@ def _foreign(trail: Trail, error_rate: float) -> list[Evidence]:
 def _beyond_the_model(trail: Trail, failed: int, error_rate: float) -> bool:
     """Whether so many unreferenced bodies fail more often than never-seen ones of this leg do."""
     asked = [seen for seen in trail.of(*JUDGED) if seen.request.expected is not None]
-    alone = [seen for seen in asked if _reference(trail, seen) in (None, seen)]
-    of = max(failed, len(_distinct(alone)))
+    alone = [seen for seen in asked if _reference(trail, seen) is seen]
+    of = max(failed, len(distinct(alone)))
     cold = [seen for seen in trail.of(Role.COLD) if seen.request.expected is not None]
     failed_cold = sum(not seen.request.right(seen.reply) for seen in cold)
     chance = chance_of_failures(failed, of, failed_cold=failed_cold, of_cold=len(cold))
     return chance <= error_rate
 
 
-def _distinct(seen: Sequence[Seen]) -> list[Seen]:
+def distinct(seen: Sequence[Seen]) -> list[Seen]:
     """Return the first exchange of each prompt."""
-    first: list[Seen] = []
+    first: dict[str, Seen] = {}
     for one in seen:
-        if not any(same_prompt(one.request, other.request) for other in first):
-            first.append(one)
-    return first
+        first.setdefault(one.request.prompt, one)
+    return list(first.values())
 
 
 def _other_word(seen: Seen) -> str | None:
@@ -280,7 +278,7 @@ def _wrong(trail: Trail, facts: Facts, error_rate: float) -> tuple[list[Evidence
     for seen in trail.of(*JUDGED):
         reference = _reference(trail, seen)
         says = _failure(seen)
-        if reference is None or reference is seen:
+        if reference is seen:
             unreferenced += 1
             if says and seen.reply.error and _any_cold_ok(trail):
                 wrong.append(_accuse(Verdict.WRONG, says, seen, None))
@@ -379,7 +377,7 @@ def _doubt(trail: Trail, facts: Facts, shown: Witnesses, error_rate: float) -> s
 
 def _missed(trail: Trail) -> str | None:
     """Return that too many answers miss what is right, as their references do; None if not."""
-    judged = [one for one in _distinct(trail.of(*JUDGED)) if one.request.expected is not None]
+    judged = [one for one in distinct(trail.of(*JUDGED)) if one.request.expected is not None]
     missed = [seen for seen in judged if not seen.request.right(seen.reply)]
     if len(missed) <= MISSED_SHARE * len(judged):
         return None
@@ -425,27 +423,38 @@ def _was_seen(seen: Seen) -> bool:
 # --- differences within noise, and none ----------------------------------------------------------
 
 
-def _drift(trail: Trail) -> tuple[list[tuple[Evidence, float | None]], int]:
-    """Return the answers that differ, with their first tokens' distance, and how many compared."""
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """An answer that differs: in its text or only its logprobs, and how far its first token is."""
+
+    evidence: Evidence
+    in_text: bool
+    distance_nat: float | None
+
+
+def _drift(trail: Trail) -> tuple[list[_Difference], int]:
+    """Return the answers that differ, and how many were compared."""
     found, compared = [], 0
     for seen in trail.of(*JUDGED):
         reference = _reference(trail, seen)
-        if reference is None or reference is seen or not reference.reply.ok:
+        if reference is seen or not reference.reply.ok:
             continue
         compared += 1
         if seen.reply.bits == reference.reply.bits:
             continue
         distance = distance_nat(seen.reply, reference.reply)
-        what = "text" if seen.reply.said != reference.reply.said else "logprobs"
+        in_text = seen.reply.said != reference.reply.said
+        what = "text" if in_text else "logprobs"
         size = "" if distance is None else f", first token {distance:.4f} nat apart"
         says = f"{seen.request.label} differs from its reference in {what}{size}"
-        found.append((_accuse(Verdict.DRIFT, says, seen, reference), distance))
+        accused = _accuse(Verdict.DRIFT, says, seen, reference)
+        found.append(_Difference(accused, in_text, distance))
     return found, compared
 
 
-def _drift_said(drift: Sequence[tuple[Evidence, float | None]], compared: int, facts: Facts) -> str:
-    sizes = [distance for _, distance in drift if distance is not None]
-    texts = sum("in text" in evidence.says for evidence, _ in drift)
+def _drift_said(drift: Sequence[_Difference], compared: int, facts: Facts) -> str:
+    sizes = [one.distance_nat for one in drift if one.distance_nat is not None]
+    texts = sum(one.in_text for one in drift)
     share = f"{len(drift)} of {compared} answers differ from their references ({texts} in text)"
     if not sizes:
         return f"{share}; without logprobs nobody can say by how much"
@@ -455,18 +464,19 @@ def _drift_said(drift: Sequence[tuple[Evidence, float | None]], compared: int, f
     return f"{share}, the first token by {max(sizes):.4f} nat at most; {noise}"
 
 
-def _clean(trail: Trail, compared: int, shown: Witnesses) -> str:
-    judged = len(trail.of(*JUDGED))
-    cold = sum(_has_cold(trail, seen) for seen in trail.of(*JUDGED))
+def _clean(trail: Trail, shown: Witnesses) -> str:
+    judged = trail.of(*JUDGED)
     tokens = f" of up to {shown.tokens:,} tokens" if shown.tokens else ""
     counters = [name for name in shown.shown_by if name != TTFT]
     by = f"{', '.join(counters)} and time" if counters else "time, since the server counts none"
     chance = "" if shown.chance is None else f"p = {shown.chance:.2g}"
     speed = "" if shown.speed_up is None else f"{shown.speed_up:.1f}x, "
-    wrong = sum(not seen.request.right(seen.reply) for seen in trail.of(*JUDGED))
+    wrong = sum(not seen.request.right(seen.reply) for seen in judged)
     right = "right and" if not wrong else f"({wrong} of them wrong with and without the cache)"
-    text = f"{judged} answers are {right} equal to their references; reuse{tokens} shown by {by}"
-    alone = judged - cold
+    text = (
+        f"{len(judged)} answers are {right} equal to their references; reuse{tokens} shown by {by}"
+    )
+    alone = sum(next(_uncached(trail, seen), None) is None for seen in judged)
     left = "" if not alone else f"; {alone} had none without the cache, and were judged by content"
     return f"{text} ({speed}{chance}){left}"
 
@@ -474,31 +484,23 @@ def _clean(trail: Trail, compared: int, shown: Witnesses) -> str:
 # --- references ----------------------------------------------------------------------------------
 
 
-def _reference(trail: Trail, seen: Seen) -> Seen | None:
-    """Return what an exchange is compared with; itself if it is the first of its body."""
+def _reference(trail: Trail, seen: Seen) -> Seen:
+    """Return what an exchange is compared with; itself if it is the first of its prompt."""
+    for one in _uncached(trail, seen):
+        return one
+    return next(one for one in trail.of(*JUDGED) if one.request.prompt == seen.request.prompt)
+
+
+def _uncached(trail: Trail, seen: Seen) -> Iterator[Seen]:
+    """Yield the answers to the same prompt that were computed: cold, then asked round the cache.
+
+    Of those asked round it a server that counts tells which were not computed.
+    """
     for role in (Role.COLD, Role.REFERENCE):
         for one in trail.of(role):
-            if same_prompt(one.request, seen.request) and _left_out(one):
-                return one
-    return next((one for one in trail.of(*JUDGED) if same_prompt(one.request, seen.request)), None)
-
-
-def _left_out(one: Seen) -> bool:
-    """Whether a reference was computed: a server that counts tells."""
-    return one.role is Role.COLD or not one.reused_tokens
-
-
-def _has_cold(trail: Trail, seen: Seen) -> bool:
-    reference = _reference(trail, seen)
-    return reference is not None and reference.role in (Role.COLD, Role.REFERENCE)
-
-
-def _asked_round(trail: Trail, seen: Seen) -> Seen | None:
-    """Return the answer without the cache to the same request, other than itself."""
-    for one in trail.of(Role.REFERENCE, Role.COLD):
-        if one is not seen and same_prompt(one.request, seen.request) and _left_out(one):
-            return one
-    return None
+            computed = role is Role.COLD or not one.reused_tokens
+            if computed and one.request.prompt == seen.request.prompt:
+                yield one
 
 
 def _asked(reference: Seen) -> str:

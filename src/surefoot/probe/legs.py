@@ -68,6 +68,11 @@ class Run:
     restart: Callable[[], Awaitable[None]] | None = None
 
 
+def lengths(times: float) -> Callable[[Facts], int]:
+    """Return the cost of so many ordinary prompts."""
+    return lambda facts: round(times * facts.length)
+
+
 @dataclass(frozen=True, slots=True)
 class Leg:
     """One leg.

@@ -4,12 +4,11 @@ Tools and reasoning are fields that change the prompt where no message shows it;
 behind what the server wrote to disk.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from surefoot.probe.asking import Reply
-from surefoot.probe.legs import Facts, Leg, Run
+from surefoot.probe.legs import Facts, Leg, Run, lengths
 from surefoot.probe.legs_tenants import salted
 from surefoot.probe.proofs import first_proven
 from surefoot.probe.tasks import PHRASINGS, Phrasing, Shape, message
@@ -81,9 +80,9 @@ async def _tools_taken(run: Run, trail: Trail) -> Fields:
     """
     messages = [message("user", f"{run.plants.opening()} Reply with the single word OK.")]
     some = {"messages": messages} | _lists(run.plants.opening())["tools A"]
-    bare = await _measured(trail, {"messages": messages})
+    bare = await trail.measured({"messages": messages})
     for choice in TOOL_CHOICES:
-        reply = await _measured(trail, some | choice)
+        reply = await trail.measured(some | choice)
         if not reply.ok:
             continue
         if reply.prompt_tokens is not None and reply.prompt_tokens == bare.prompt_tokens:
@@ -135,11 +134,11 @@ async def _switch(run: Run, trail: Trail) -> tuple[Fields, Fields]:
         NotApplicable: the server refuses every way, or none changes the prompt.
     """
     messages = [message("user", f"{run.plants.opening()} Reply with the single word OK.")]
-    bare = await _measured(trail, {"messages": messages})
+    bare = await trail.measured({"messages": messages})
     refused, unchanged = "", False
     limit: Fields = {"max_tokens": SHORT_ANSWER_TOKENS}
     for on, off in SWITCHES:
-        replies = [await _measured(trail, {"messages": messages} | one) for one in (on, off)]
+        replies = [await trail.measured({"messages": messages} | one) for one in (on, off)]
         failed = [reply for reply in replies if not reply.ok]
         if failed:
             refused = refused or str(failed[0].error)
@@ -220,16 +219,6 @@ def _with(request: Request, name: str, fields: Fields) -> Request:
     return replace(request, label=f"{request.label} with {name}", body=body)
 
 
-async def _measured(trail: Trail, body: Fields) -> Reply:
-    """Ask a short prompt for what the server makes of its fields; nobody judges it."""
-    trail.budget.check(trail.asker)
-    return await trail.asker.ask(body | {"max_tokens": 1})
-
-
-def _asks(count: int) -> Callable[[Facts], int]:
-    return lambda facts: count * facts.length
-
-
 def _restart_cost(facts: Facts) -> int:
     salted_asks = RESTART_SALTED * (3 + len(UNSEEN_SALTS)) if facts.salts else 0
     return (4 * RESTART_PROMPTS + 2 + salted_asks) * facts.length
@@ -239,13 +228,13 @@ AROUND_LEGS = (
     Leg(
         "tools",
         "The same messages with and without tools; no list of tools may show in another's answer.",
-        _asks(7 * TOOL_ROUNDS),
+        lengths(7 * TOOL_ROUNDS),
         tools,
     ),
     Leg(
         "reasoning",
         "The same messages with reasoning on and off; neither may answer for the other.",
-        _asks(4 * len(REASONING_ROUNDS)),
+        lengths(4 * len(REASONING_ROUNDS)),
         reasoning,
     ),
     Leg(

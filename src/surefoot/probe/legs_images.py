@@ -132,9 +132,8 @@ async def _sizes_taken(run: Run, trail: Trail) -> list[tuple[int, int]]:
     taken = []
     for width, height in SIZES:
         picture = shown(raw(_halves(run.plants, width, height), width, height))
-        trail.budget.check(trail.asker)
         messages = [user(picture, said(f"{run.plants.opening()} {COLOUR_ASKS[0]}"))]
-        reply = await trail.asker.ask({"messages": messages, "max_tokens": 1})
+        reply = await trail.measured({"messages": messages})
         if reply.ok:
             taken.append((width, height))
     if not taken:

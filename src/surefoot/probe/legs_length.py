@@ -6,7 +6,8 @@ from typing import Any
 
 from surefoot.probe.legs import Facts, Leg, Run
 from surefoot.probe.plants import PAD
-from surefoot.probe.tasks import PHRASINGS, PROOFS, Phrasing, Shape, Tasks, conversation, message
+from surefoot.probe.proofs import PROOFS, answered_right
+from surefoot.probe.tasks import PHRASINGS, Phrasing, Shape, Tasks, conversation, message
 from surefoot.probe.trail import NotApplicable, Request, Seen, Trail, Unsettled
 
 UNIT_TOKENS = 256  # smaller blocks are taken together until there are about so many tokens
@@ -168,8 +169,7 @@ async def _pad(trail: Trail) -> str:
 
 async def _counted(trail: Trail, messages: list[dict[str, Any]]) -> int | None:
     """Return how many tokens a prompt takes, None if the server does not say; nobody judges it."""
-    trail.budget.check(trail.asker)
-    return (await trail.asker.ask({"messages": messages, "max_tokens": 1})).prompt_tokens
+    return (await trail.measured({"messages": messages})).prompt_tokens
 
 
 def _boundaries_cost(facts: Facts) -> int:
@@ -247,16 +247,12 @@ def _too_dear(run: Run, trail: Trail, rung: int) -> str | None:
 
 async def _proofs(run: Run, trail: Trail, phrasing: Phrasing, rung: int) -> list[Request]:
     """Ask never-seen prompts up to the first wrong answer; return those answered right."""
-    right: list[Request] = []
-    for proof in range(1, PROOFS + 1):
-        request = run.tasks.fresh(
-            Shape.EARLY, phrasing, rung, label=f"proof {proof} at {rung:,} tokens"
-        )
-        seen = await trail.cold(request)
-        if not request.right(seen.reply):
-            break
-        right.append(request)
-    return right
+    return await answered_right(
+        trail,
+        lambda proof: run.tasks.fresh(
+            Shape.EARLY, phrasing, rung, label=f"proof {proof + 1} at {rung:,} tokens"
+        ),
+    )
 
 
 def _long_cost(facts: Facts) -> int:

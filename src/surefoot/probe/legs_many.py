@@ -1,6 +1,6 @@
 """Legs of many conversations: one after the other until memory is short, and all at once."""
 
-from surefoot.probe.legs import Facts, Leg, Run
+from surefoot.probe.legs import Leg, Run, lengths
 from surefoot.probe.tasks import Shape, conversation
 from surefoot.probe.trail import Request, Trail
 
@@ -62,23 +62,15 @@ def _affordable(run: Run, trail: Trail) -> int:
     return round(min(SESSIONS_MOST, max(SESSIONS_LEAST, min(by_tokens, by_seconds))))
 
 
-def _sessions_cost(facts: Facts) -> int:
-    return (2 * SESSIONS_LEAST + SESSIONS_AGAIN) * facts.length
-
-
-def _lanes_cost(facts: Facts) -> int:
-    return (2 * LANES_AT_ONCE + LANES_AT_ONCE // 2) * facts.length
-
-
 SESSIONS = Leg(
     "sessions",
     "Many sessions with one secret each, more than may fit at once; each must get its own back.",
-    _sessions_cost,
+    lengths(2 * SESSIONS_LEAST + SESSIONS_AGAIN),
     sessions,
 )
 LANES = Leg(
     "lanes",
     "Requests with a common beginning are answered at the same time; none may get another's.",
-    _lanes_cost,
+    lengths(2 * LANES_AT_ONCE + LANES_AT_ONCE // 2),
     lanes,
 )

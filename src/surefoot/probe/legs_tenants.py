@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
-from surefoot.probe.legs import Facts, Leg, Run
+from surefoot.probe.legs import Facts, Leg, Run, lengths
 from surefoot.probe.tasks import Phrasing, Shape, Tasks, conversation
 from surefoot.probe.trail import NotApplicable, Request, Role, Seen, Trail
 
@@ -151,14 +151,6 @@ def _salts_cost(facts: Facts) -> int:
     return asks * facts.length if facts.salts else 0
 
 
-def _keys_cost(facts: Facts) -> int:
-    return 5 * KEY_PROMPTS * facts.length
-
-
-def _user_cost(facts: Facts) -> int:
-    return USER_TEXTS * 2 * (len(USERS) + 1) * facts.length
-
-
 TENANT_LEGS = (
     Leg(
         "salts",
@@ -169,13 +161,13 @@ TENANT_LEGS = (
     Leg(
         "keys",
         "The same prompts with two API keys: each is answered right.",
-        _keys_cost,
+        lengths(5 * KEY_PROMPTS),
         keys,
     ),
     Leg(
         "user",
         "Users with secrets of their own under one text: each gets the own one back.",
-        _user_cost,
+        lengths(USER_TEXTS * 2 * (len(USERS) + 1)),
         user,
     ),
 )

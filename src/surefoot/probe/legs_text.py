@@ -5,12 +5,11 @@ conversations at once in ``legs_many.py``; ``TEXT_LEGS`` holds all of them in th
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from surefoot.probe.legs import Facts, Leg, Run
+from surefoot.probe.legs import Leg, Run, lengths
 from surefoot.probe.legs_length import BOUNDARIES, LONG
 from surefoot.probe.legs_many import LANES, SESSIONS
 from surefoot.probe.tasks import Phrasing, Shape, Tasks, conversation, message
@@ -175,22 +174,18 @@ async def _leave_unanswered(trail: Trail, request: Request, length: int) -> None
     await asyncio.gather(leaving, waiting, return_exceptions=True)
 
 
-def _times_length(times: float) -> Callable[[Facts], int]:
-    return lambda facts: round(times * facts.length)
-
-
 TEXT_LEGS = (
     BOUNDARIES,
     Leg(
         "interleave",
         "Two conversations with a common beginning take turns; neither may show in the other.",
-        _times_length(8 * INTERLEAVE_ROUNDS),
+        lengths(8 * INTERLEAVE_ROUNDS),
         interleave,
     ),
     Leg(
         "fork",
         "A conversation leaves a longer one early; nothing of the longer one may come along.",
-        _times_length((4 + FORK_TAIL) * len(FORK_DEPTHS) + 1 + FORK_TAIL),
+        lengths((4 + FORK_TAIL) * len(FORK_DEPTHS) + 1 + FORK_TAIL),
         fork,
     ),
     SESSIONS,
@@ -198,13 +193,13 @@ TEXT_LEGS = (
     Leg(
         "edits",
         "An early turn is edited and answered anew; every branch must keep to its own history.",
-        _times_length((6 + len(ANSWERS)) * EDIT_ROUNDS),
+        lengths((6 + len(ANSWERS)) * EDIT_ROUNDS),
         edits,
     ),
     Leg(
         "cancelled",
         "Streams are left before and in the middle of the answer; what is asked next is whole.",
-        _times_length(6 * len(HANG_UPS)),
+        lengths(6 * len(HANG_UPS)),
         cancelled,
     ),
     LONG,

@@ -1,16 +1,32 @@
-"""The proof that the model can do what a leg asks, for tasks that are no hidden code alone.
+"""The proof that the model can do what a leg asks: fresh prompts, all answered right.
 
-As in ``tasks.py``: a table of ways to ask, and the first of them that fresh prompts show to work.
+A leg has a table of ways to ask, and takes the first of them that fresh prompts show to work.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from surefoot.probe.tasks import PROOFS
 from surefoot.probe.trail import NotApplicable, Request, Trail, Unsettled
 
 Way = TypeVar("Way")
+PROOFS = 5
+
+
+async def answered_right(trail: Trail, fresh: Callable[[int], Request]) -> list[Request]:
+    """Ask fresh requests up to the first that is not answered right; return those that are.
+
+    Args:
+        trail: takes the proofs; they are never-seen prompts, so they are controls too.
+        fresh: draws the never-seen request of one proof, 0 to ``PROOFS`` - 1.
+    """
+    right: list[Request] = []
+    for proof in range(PROOFS):
+        seen = await trail.cold(fresh(proof))
+        if not seen.request.right(seen.reply):
+            break
+        right.append(seen.request)
+    return right
 
 
 async def first_proven(
@@ -19,9 +35,9 @@ async def first_proven(
     """Return the first way in which fresh prompts are all answered right.
 
     Args:
-        trail: takes the proofs; they are never-seen prompts, so they are controls too.
+        trail: takes the proofs.
         ways: in the order they are tried; at least one.
-        fresh: draws the never-seen request of one proof, 0 to ``PROOFS`` - 1.
+        fresh: draws the never-seen request of one proof of a way.
         task: what the model is to do, in words.
 
     What is drawn for the first proof also serves the trail as its source of controls.
@@ -33,19 +49,18 @@ async def first_proven(
     refused: str | None = None
     answered = False
     for number, way in enumerate(ways, 1):
-        for proof in range(PROOFS):
+
+        def labelled(proof: int, way: Way = way, number: int = number) -> Request:
             drawn = fresh(way, proof)
-            label = f"{drawn.label}, way {number} to ask"
-            seen = await trail.cold(never_seen(drawn, label=label))
-            if seen.reply.refused:
-                refused = seen.reply.error
-            else:
-                answered = True
-            if not seen.request.right(seen.reply):
-                break
-        else:
+            return never_seen(drawn, label=f"{drawn.label}, way {number} to ask")
+
+        right = await answered_right(trail, labelled)
+        if len(right) == PROOFS:
             trail.fresh = lambda proven=way: never_seen(fresh(proven, 0), label="control")
             return way
+        last = trail.seen[-1].reply
+        refused = last.error if last.refused else refused
+        answered = answered or bool(right) or not last.refused
     if refused is not None and not answered:
         raise NotApplicable(f"the server refuses it: {refused}")
     raise Unsettled(

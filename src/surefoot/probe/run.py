@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from surefoot import settings
 from surefoot.errors import CapacityError, RequestError
 from surefoot.probe.acquaint import acquaint
 from surefoot.probe.asking import Asker
@@ -57,9 +58,9 @@ class Options:
     seed: int
     model: str | None = None
     legs: Sequence[str] = ()
-    budget_tokens: int = 400_000
-    budget_seconds: float = 600.0
-    error_rate: float = 0.01
+    budget_tokens: int = settings.PROBE_TOKENS.default
+    budget_seconds: float = settings.PROBE_SECONDS.default
+    error_rate: float = settings.PROBE_ERROR_RATE.default
     restart: Callable[[], Awaitable[None]] | None = None
 
 

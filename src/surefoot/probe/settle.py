@@ -5,9 +5,9 @@ a way round its cache. More time: a second stage of the time test where the firs
 Both come after the walk, so nothing that the leg does on purpose is disturbed by them.
 """
 
-from surefoot.probe.judge import JUDGED, witnesses_of
+from surefoot.probe.judge import JUDGED, distinct, witnesses_of
 from surefoot.probe.legs import Run
-from surefoot.probe.trail import Role, Seen, Trail, same_prompt
+from surefoot.probe.trail import Role, Seen, Trail
 from surefoot.probe.witnesses import TTFT
 
 STAGE_CONTROLS = 6
@@ -18,8 +18,8 @@ OWN_MISTAKES = 20  # never-seen prompts that tell how often the model is wrong b
 async def settle(run: Run, trail: Trail, error_rate: float) -> None:
     """Ask the references and, if time alone is missing, the second stage of the time test."""
     if run.facts.way_round is not None:
+        way = run.facts.way_round
         for seen in _without_reference(trail):
-            way = run.facts.way_round
             await trail.reference(seen.request, way.headers, way.fields())
     elif trail.fresh is not None and _fails(trail):
         for _ in range(OWN_MISTAKES):
@@ -42,10 +42,6 @@ def _fails(trail: Trail) -> bool:
 
 
 def _without_reference(trail: Trail) -> list[Seen]:
-    """Return one exchange of every judged body that was never asked cold."""
-    bodies: list[Seen] = []
-    known = trail.of(Role.COLD)
-    for seen in trail.of(*JUDGED):
-        if not any(same_prompt(seen.request, other.request) for other in (*known, *bodies)):
-            bodies.append(seen)
-    return bodies
+    """Return one exchange of every judged prompt that was never asked cold."""
+    known = {seen.request.prompt for seen in trail.of(Role.COLD)}
+    return [one for one in distinct(trail.of(*JUDGED)) if one.request.prompt not in known]

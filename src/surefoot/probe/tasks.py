@@ -12,9 +12,8 @@ from enum import StrEnum
 from typing import Any
 
 from surefoot.probe.plants import Plants
+from surefoot.probe.proofs import PROOFS, answered_right
 from surefoot.probe.trail import BudgetEnded, Request, Trail, Unsettled
-
-PROOFS = 5
 
 
 class Shape(StrEnum):
@@ -159,11 +158,10 @@ class Tasks:
         return Request(label, {"messages": messages}, expected=code)
 
     async def _proves(self, trail: Trail, shape: Shape, phrasing: Phrasing, tokens: int) -> bool:
-        """Whether fresh prompts are all answered right; the first that is not ends it."""
         number = PHRASINGS.index(phrasing) + 1
-        for proof in range(1, PROOFS + 1):
-            label = f"proof {proof} of {shape}, phrasing {number}"
-            seen = await trail.cold(self.fresh(shape, phrasing, tokens, label=label))
-            if not seen.request.right(seen.reply):
-                return False
-        return True
+
+        def fresh(proof: int) -> Request:
+            label = f"proof {proof + 1} of {shape}, phrasing {number}"
+            return self.fresh(shape, phrasing, tokens, label=label)
+
+        return len(await answered_right(trail, fresh)) == PROOFS

@@ -48,6 +48,8 @@ class Request:
         others: what a right answer to other requests of this leg holds, where no code says it (an
             image's colour): an answer that holds one of these instead is another request's.
         key: which API key it is sent with.
+        prompt: the body as text, without who asks (key, salt, user): requests with the same one
+            have the same right answer.
     """
 
     label: str
@@ -55,6 +57,11 @@ class Request:
     expected: str | None = None
     others: tuple[str, ...] = ()
     key: int = 0
+    prompt: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        said = {name: value for name, value in self.body.items() if name not in TENANT_FIELDS}
+        object.__setattr__(self, "prompt", json.dumps(said, sort_keys=True))
 
     def right(self, reply: Reply) -> bool:
         """Whether a whole answer holds what is expected."""
@@ -214,10 +221,15 @@ class Trail:
         return seen
 
     async def leave(self, request: Request, *, pieces: int) -> Reply:
-        """Send a request and hang up after so many pieces of text; it is shown, not judged."""
+        """Send a request and hang up after so many pieces of text; not shown, nor judged."""
         self.budget.check(self.asker)
         self._told(request)
         return await self.asker.leave(request.body, pieces=pieces, key=request.key)
+
+    async def measured(self, body: Mapping[str, Any]) -> Reply:
+        """Ask for one token, for what the server makes of a body; not shown, nor judged."""
+        self.budget.check(self.asker)
+        return await self.asker.ask(dict(body) | {"max_tokens": 1})
 
     async def reference(
         self, request: Request, headers: Mapping[str, str], fields: Mapping[str, Any]
@@ -262,22 +274,9 @@ class Trail:
         self.watch(one)
 
 
-def same_prompt(one: Request, other: Request) -> bool:
-    """Whether two requests are the same to the byte, whoever sends them.
-
-    Who asks (key, salt, user) is no part of the prompt: the right answer is one and the same.
-    """
-    return _canonical(one.body) == _canonical(other.body)
-
-
 def holds(answer: str, expected: str) -> bool:
     """Whether an answer holds a code, or a word in any case."""
     if expected.isdigit():
         return expected in codes_in(answer)
     words = "".join(letter if letter.isalnum() else " " for letter in answer.lower()).split()
     return expected.lower() in words
-
-
-def _canonical(body: Mapping[str, Any]) -> str:
-    prompt = {name: value for name, value in body.items() if name not in TENANT_FIELDS}
-    return json.dumps(prompt, sort_keys=True)

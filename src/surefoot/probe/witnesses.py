@@ -8,7 +8,7 @@ is counted, not estimated (Wilcoxon 1945; van Elteren 1960 for strata, here with
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from math import comb
 from statistics import median
@@ -43,7 +43,6 @@ class Witnesses:
     tokens: int | None = None
     chance: float | None = None
     speed_up: float | None = None
-    counts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def proven(self) -> bool:
@@ -53,7 +52,11 @@ class Witnesses:
 
 def faster(warm: Sequence[Timed], controls: Sequence[Timed], *, error_rate: float) -> bool:
     """Whether these are faster than never-seen prompts: beyond chance, and beyond their lengths."""
-    chance, speed_up = chance_of(warm, controls), speed_up_of(warm, controls)
+    return beyond(chance_of(warm, controls), speed_up_of(warm, controls), error_rate=error_rate)
+
+
+def beyond(chance: float | None, speed_up: float | None, *, error_rate: float) -> bool:
+    """Whether a chance and a speed-up, if there are any, show what ``faster`` asks for."""
     if chance is None or speed_up is None:
         return False
     return chance <= error_rate and speed_up >= LEAST_SPEED_UP
@@ -69,15 +72,15 @@ def chance_of(warm: Sequence[Timed], controls: Sequence[Timed]) -> float | None:
     Returns:
         The exact one-sided p, or None if no warm request has an equally long control.
     """
-    sums: dict[int, int] = {0: 1}  # doubled rank sum -> number of orders
-    seen = total = 0
-    for times, others in _strata(warm, controls):
-        seen += _doubled_rank_sum(times, others)
-        counts = _rank_sums(len(times), _doubled_ranks(times, others))
-        sums = _convolved(sums, counts)
-        total += 1
-    if not total:
+    strata = _strata(warm, controls)
+    if not strata:
         return None
+    sums: dict[int, int] = {0: 1}  # doubled rank sum -> number of orders
+    seen = 0
+    for times, others in strata:
+        ranks = _doubled_ranks((*times, *others))
+        seen += sum(ranks[: len(times)])
+        sums = _convolved(sums, _rank_sums(len(times), tuple(sorted(ranks))))
     orders = sum(sums.values())
     return sum(count for value, count in sums.items() if value <= seen) / orders
 
@@ -121,15 +124,10 @@ def _strata(
     return strata
 
 
-def _doubled_ranks(times: Sequence[float], others: Sequence[float]) -> tuple[int, ...]:
-    """Return the ranks of all times of a stratum, doubled so that shared ranks stay whole."""
-    every = sorted((*times, *others))
-    return tuple(2 * every.index(one) + every.count(one) + 1 for one in every)
-
-
-def _doubled_rank_sum(times: Sequence[float], others: Sequence[float]) -> int:
-    every = sorted((*times, *others))
-    return sum(2 * every.index(one) + every.count(one) + 1 for one in times)
+def _doubled_ranks(times: Sequence[float]) -> list[int]:
+    """Return the rank of each time, doubled so that shared ranks stay whole."""
+    every = sorted(times)
+    return [2 * every.index(one) + every.count(one) + 1 for one in times]
 
 
 @cache
