@@ -56,6 +56,14 @@ def test_a_plain_server_is_known_for_what_it_is():
     assert all(not any(seen.reply.counters.values()) for seen in cold)
 
 
+@pytest.mark.parametrize("block", [16, 64, 128, 256])
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_the_size_of_a_block_is_learned_from_all_that_was_reused(block, seed):
+    """Prompts of a few lengths may all end in the same block, and tell a multiple only."""
+    facts, *_ = learned(Behaviour(block_tokens=block), seed=seed)
+    assert facts.block_tokens == block
+
+
 def test_a_text_of_so_many_tokens_has_about_so_many():
     *_, trail = learned()
     first = trail.of(Role.COLD)[1]

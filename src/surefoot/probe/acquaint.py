@@ -58,6 +58,8 @@ async def acquaint(trail: Trail, *, model: str | None, told: Told) -> tuple[Fact
     tasks = await _dialect(trail, learn)
     warm = await _length(trail, facts, tasks, learn)
     await _noise(trail, facts, tasks, warm, learn)
+    facts.block_tokens = gcd(*(one.reused_tokens for one in trail.seen)) or None
+    learn("reuse in steps of", f"{facts.block_tokens or 'an unknown number of'} tokens")
     facts.salts = await _knows_salts(asker)
     learn("cache_salt", "known" if facts.salts else "not known")
     facts.way_round = await _way_round(trail, facts, warm)
@@ -147,13 +149,11 @@ async def _length(trail: Trail, facts: Facts, tasks: Tasks, learn: Told) -> list
     assert found is not None
     length, cold, warm = found
     facts.length = SHORT_LENGTH if slow and length == LENGTHS[0] else length
-    facts.block_tokens = _block_tokens(warm)
     learn("counters of reuse", ", ".join(facts.counters) or "none")
     ratio = median(one.reply.ttft_s for one in cold) / max(
         1e-9, median(one.reply.ttft_s for one in warm)
     )
     learn("prompts of the legs", f"about {facts.length:,} tokens; warm {ratio:.1f}x as fast there")
-    learn("reuse in steps of", f"{facts.block_tokens or 'an unknown number of'} tokens")
     return warm
 
 
@@ -187,13 +187,6 @@ def _shows(cold: Sequence[Seen], warm: Sequence[Seen], length: int) -> bool:
         return True
     fast = median(one.reply.ttft_s for one in warm)
     return fast <= FASTER * median(one.reply.ttft_s for one in cold)
-
-
-def _block_tokens(warm: Sequence[Seen]) -> int | None:
-    """Return what all counters of reuse are multiples of."""
-    counts = [max(one.reply.counters.values(), default=0) for one in warm]
-    block = gcd(*counts) if counts else 0
-    return block or None
 
 
 async def _noise(
