@@ -227,7 +227,7 @@ class _Probing:
         self.table.learned(self._hidden(label), self._hidden(words))
 
     def began(self, leg: Leg, tokens: int) -> None:
-        self.table.began(leg)
+        self.table.began(leg, tokens)
 
     def asked(self, seen: Seen) -> None:
         self.table.asked(seen)

@@ -51,7 +51,7 @@ class ProbeTable:
         self._console = console
         self._leg_wide = max(map(len, names), default=0)
         self._status: Status | None = None
-        self._at = ("", "")
+        self._at = ("", "", "")
         self._requests = self._tokens = 0
 
     @property
@@ -69,9 +69,9 @@ class ProbeTable:
         """Print a fact of the server."""
         self._columns((label, ""), words, side=24)
 
-    def began(self, leg: Leg) -> None:
-        """Show which leg is at work."""
-        self._at_work(leg.name, leg.title)
+    def began(self, leg: Leg, tokens: int) -> None:
+        """Show which leg is at work, and about how many tokens it asks for."""
+        self._at_work(leg.name, leg.title, f" of about {tokens:,}")
 
     def asked(self, seen: Seen) -> None:
         """Count one exchange."""
@@ -95,17 +95,17 @@ class ProbeTable:
             self._status.stop()
             self._status = None
 
-    def _at_work(self, name: str, title: str) -> None:
+    def _at_work(self, name: str, title: str, about: str = "") -> None:
         self.stop()
-        self._at, self._requests, self._tokens = (name, title), 0, 0
+        self._at, self._requests, self._tokens = (name, title, about), 0, 0
         if self._console.is_terminal:
             self._status = self._console.status(self._doing())
             self._status.start()
 
     def _doing(self) -> Text:
         """Return the line that changes, cut to the terminal's width."""
-        name, title = self._at
-        text = f"{name}: {self._requests} requests, {self._tokens:,} tokens. {title}"
+        name, title, about = self._at
+        text = f"{name}: {self._requests} requests, {self._tokens:,}{about} tokens. {title}"
         room = self._console.width - 3
         return Text(text if len(text) <= room else f"{text[: max(0, room - 3)]}...")
 
