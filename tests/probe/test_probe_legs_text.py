@@ -7,28 +7,23 @@ from dataclasses import replace
 
 import httpx
 import pytest
+from leg_walks import BARE, Walked
 
 from surefoot.probe import legs_text
-from surefoot.probe.acquaint import acquaint
 from surefoot.probe.asking import Asker
-from surefoot.probe.judge import judge
 from surefoot.probe.legs import Facts, Run
 from surefoot.probe.legs_length import REPLAYS, WITNESS_REPLAYS
 from surefoot.probe.legs_many import LANES_AT_ONCE, SESSIONS_AGAIN, SESSIONS_LEAST, SESSIONS_MOST
 from surefoot.probe.legs_text import TEXT_LEGS
 from surefoot.probe.plants import Plants
 from surefoot.probe.proofs import PROOFS
-from surefoot.probe.settle import settle
 from surefoot.probe.tasks import Tasks
 from surefoot.probe.trail import Budget, NotApplicable, Role, Trail, Unsettled
 from surefoot.probe.verdicts import Verdict
 from surefoot.probe.witnesses import Timed
 from surefoot.testing.broken_faults import Behaviour, Fault, Skills
-from surefoot.testing.broken_server import BrokenTransport, Front, VirtualClock
 
 LEGS = {leg.name: leg for leg in TEXT_LEGS}
-ERROR_RATE = 0.01
-BARE = Behaviour(knows_salts=False, offers_logprobs=False, offers_counters=False)
 ASKED = (Role.WARM, Role.PLAIN)
 
 
@@ -36,25 +31,7 @@ ASKED = (Role.WARM, Role.PLAIN)
 
 
 def judged(name, fault=None, behaviour=None, seed=1):
-    """One leg, walked and judged as a run does, in virtual time."""
-
-    async def run():
-        clock = VirtualClock()
-        front = Front(fault, behaviour or Behaviour(), pass_time=clock.pass_time)
-        transport = BrokenTransport(front, clock.pass_time)
-        asker = Asker("http://x/v1", clock=clock.now, sleep=clock.pass_time, transport=transport)
-        async with asker:
-            plants, controls = Plants(seed), []
-            budget = Budget(400_000, 600.0, 0.0)
-            first = Trail(asker, plants, budget, lambda _: None, controls)
-            facts, tasks = await acquaint(first, model=None, told=lambda *_: None)
-            run_ = Run(asker, plants, tasks, facts)
-            trail = Trail(asker, plants, budget, lambda _: None, controls, name=name)
-            await LEGS[name].walk(run_, trail)
-            await settle(run_, trail, ERROR_RATE)
-            return judge(trail, facts, ERROR_RATE, None)
-
-    return asyncio.run(run())
+    return Walked(name, fault, behaviour, seed=seed, keys=()).judged
 
 
 @pytest.mark.parametrize("behaviour", [Behaviour(), Behaviour(block_tokens=256), BARE])

@@ -15,16 +15,9 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-COLOURS = {
-    "Red": (255, 0, 0),
-    "Green": (0, 128, 0),
-    "Blue": (0, 0, 255),
-    "Yellow": (255, 255, 0),
-    "Black": (0, 0, 0),
-    "White": (255, 255, 255),
-    "Orange": (255, 140, 0),
-    "Purple": (128, 0, 128),
-}
+from surefoot import pictures
+
+COLOURS = {name.capitalize(): value for name, value in pictures.COLOURS.items()}
 PATCHES = 8  # tokens of a picture, whatever its size
 THINK = {None: (), True: ("<|think|>",), False: ("<|no_think|>",)}
 ROLES = ("system", "developer", "user", "assistant", "tool")
