@@ -11,7 +11,7 @@ from contextlib import closing
 import pytest
 
 from surefoot.record import key as record_key
-from surefoot.testing import cache_kit
+from surefoot.testing import cache_kit, kill_rounds
 from surefoot.testing.census import take_census
 from surefoot.testing.forks import Template
 from surefoot.testing.kill_rounds import kill_workers, missing
@@ -29,6 +29,13 @@ def test_sixty_killed_workers_lose_nothing_that_was_acknowledged(tmp_path):
     assert figures.opened > 10
     assert figures.acknowledged > 100
     assert figures.restores > 10
+
+
+def test_something_is_acknowledged_on_the_slowest_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(kill_rounds, "STEPS_MOST", 3)  # of a life that gets no further than that
+    figures = kill_workers(20, seed=SEED, lanes=1, folder=tmp_path, say=lambda _: None)
+    assert not figures.faults, "\n".join(figures.faults)
+    assert figures.acknowledged > 0
 
 
 def test_six_killed_servers_answer_as_cold_ones_from_what_is_left(tmp_path):

@@ -2,7 +2,9 @@
 
 A round starts one worker, or several on one store, and ends when all are killed: at the first
 moments of a start, after a drawn number of told steps, or one after the other while newcomers open
-the store beside those that live. Then the store is opened as the next process would, and:
+the store beside those that live. One wait in ``PATIENT`` lasts until something is acknowledged:
+how often that comes by itself, the disk decides (at 20 ms a sync, never). Then the store is opened
+as the next process would, and:
 
     every record is whole, true, and accounted for (``census``); no row is without its file
     what was acknowledged is there
@@ -43,6 +45,7 @@ from surefoot.testing.kill_workers import (
 STORE_KILLS = 40  # then a new store is begun, so that first moments are met often
 CROWD = 3
 STEPS_MOST = 120
+PATIENT = 8
 STARTING_S = 0.03  # a worker has opened its store by then
 DELAY_S = 0.003  # a few disk operations
 _SILENCE_S = 30.0
@@ -128,6 +131,7 @@ class _Lane:
         self._folder = folder
         self._draw = draw
         self._names = (f"w{number}" for number in count())
+        self.waits = count(1)
         self.figures = Figures()
 
     def run(self, kills: int, say: Callable[[int], None], stores: Iterable[int]) -> Figures:
@@ -220,7 +224,9 @@ class _Scene:
         return self.lane.fork(self.folder, self.pipe.path, self.ssd_bytes)
 
     def _wait(self, steps: int, delay_s: float) -> None:
-        while steps > 0 and not self._wrong():
+        patient = steps > 0 and next(self.lane.waits) % PATIENT == 0
+        settled = self.ledger.settled
+        while (steps > 0 or (patient and self.ledger.settled == settled)) and not self._wrong():
             lines = self.pipe.lines(_SILENCE_S)
             if not lines:
                 self.ledger.faults.append(f"nobody told of a step for {_SILENCE_S:g} s")

@@ -17,6 +17,7 @@ from random import Random
 
 from surefoot.cache import Cache, open_cache
 from surefoot.cache.fences import Reason
+from surefoot.errors import TierError
 from surefoot.record import feature_key
 from surefoot.record import key as record_key
 from surefoot.testing import cache_kit
@@ -99,6 +100,7 @@ class Ledger:
         self.fenced: list[int] = []  # lies whose quarantine was acknowledged
         self.faults: list[str] = []
         self.evicted = 0
+        self.settled = 0  # quiet moments that acknowledged something
         self._unsettled: dict[str, set[str]] = defaultdict(set)
         self._put: set[str] = set()
         self._lines: list[str] = []
@@ -119,6 +121,7 @@ class Ledger:
                 self._leave(what)
             case "quiet":
                 settled = self._unsettled.pop(who, set())
+                self.settled += bool(settled)
                 # What found no room in a tight store was never put.
                 self.must |= settled & self._put if self.tight else settled
             case "lying":
@@ -210,8 +213,12 @@ class _Worker:
             cache_kit.commit(cache, block, spoil=True)
         if self._draw.random() < 0.5:
             cache.drain(_DEADLINE_S)
-        cache.quarantine(rest[0].name, Reason.BY_HAND, "stored to be quarantined")
-        self._tell("fenced", number)
+        try:
+            cache.quarantine(rest[0].name, Reason.BY_HAND, "stored to be quarantined")
+        except TierError:  # a slow disk: barred in this process, and nothing was acknowledged
+            pass
+        else:
+            self._tell("fenced", number)
         self._turn(tokens)
 
     def _look(self, number: int) -> None:
