@@ -1,6 +1,5 @@
 """``surefoot probe``: exit codes, what is printed where, and that no key is, however a run ends."""
 
-import asyncio
 import json
 from xml.etree import ElementTree
 
@@ -14,7 +13,6 @@ from surefoot.cli.probe_command import (
     ProbeArguments,
     base_url,
     probe_server,
-    restarting,
 )
 from surefoot.cli.probe_table import ProbeTable
 from surefoot.errors import CapacityError, RequestError, SetupError
@@ -326,11 +324,25 @@ def test_an_error_after_a_leg_ended_does_not_lose_that_leg(capsys):
     assert "exit " not in said.err
 
 
-def test_an_error_before_any_leg_ended_reports_nothing(capsys):
-    refused = connecting(around=lambda inner: Stops(inner, 0, httpx.ConnectError("no")))
+def unreachable():
+    return connecting(around=lambda inner: Stops(inner, 0, httpx.ConnectError("no")))
+
+
+def test_an_error_before_any_leg_ended_still_makes_one_object(capsys, tmp_path):
+    xml = tmp_path / "a.xml"
     with pytest.raises(CapacityError, match="cannot be reached"):
-        probed(refused, as_json=True)
-    assert capsys.readouterr().out == ""
+        probed(unreachable(), legs="fork,edits", as_json=True, junit=xml)
+    value = json.loads(capsys.readouterr().out)
+    assert value["verdict"] == "INCONCLUSIVE"
+    assert [leg["name"] for leg in value["legs"]] == ["fork", "edits"]
+    assert all("cannot be reached" in leg["reason"] for leg in value["legs"])
+    assert ElementTree.parse(xml).find("testsuite").get("errors") == "2"
+
+
+def test_an_error_before_any_leg_ended_prints_no_table(capsys):
+    with pytest.raises(CapacityError, match="cannot be reached"):
+        probed(unreachable())
+    assert "INCONCLUSIVE" not in capsys.readouterr().out
 
 
 def test_a_budget_that_ends_before_the_first_leg_is_inconclusive(capsys):
@@ -338,39 +350,6 @@ def test_a_budget_that_ends_before_the_first_leg_is_inconclusive(capsys):
     value = json.loads(capsys.readouterr().out)
     assert value["legs"][0]["verdict"] == "INCONCLUSIVE"
     assert "--budget-tokens" in value["legs"][0]["reason"]
-
-
-# --- the restart command -------------------------------------------------------------------------
-
-
-def restarted(command, timeout_s=300.0):
-    async def once():
-        async with connecting()("http://broken/v1", ()) as asker:
-            asker.model = MODEL
-            await restarting(command, asker, timeout_s=timeout_s)()
-
-    asyncio.run(once())
-
-
-def test_a_restart_command_runs_in_a_shell_and_speaks_on_stderr(tmp_path, capfd):
-    restarted(f"echo restarted && echo done > {tmp_path}/it")
-    assert (tmp_path / "it").read_text() == "done\n"
-    said = capfd.readouterr()
-    assert (said.out, said.err) == ("", "restarted\n")
-
-
-def test_a_restart_command_that_fails_is_a_setup_error():
-    with pytest.raises(SetupError, match=r"--restart-cmd 'exit 3' failed with exit code 3"):
-        restarted("exit 3")
-
-
-def test_a_restart_command_that_does_not_return_is_ended():
-    with pytest.raises(SetupError, match=r"did not end in 0\.01 s"):
-        restarted("exec tail -f /dev/null", timeout_s=0.01)
-
-
-def test_without_a_restart_command_there_is_nothing_to_run():
-    assert restarting(None, connecting()("http://broken/v1", ())) is None
 
 
 # --- the terminal --------------------------------------------------------------------------------

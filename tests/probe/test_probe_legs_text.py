@@ -353,8 +353,8 @@ def test_edits_of_a_code_at_the_beginning_are_no_witness_of_reuse():
 def test_cancelled_asks_whole_what_it_left():
     trail, model = walked("cancelled")
     for number in range(1, len(legs_text.HANG_UPS) + 1):
-        first = labelled(trail, f"left {number}")[0]
-        assert first.role is Role.PLAIN
+        left, first, *_ = labelled(trail, f"left {number}")
+        assert (left.role, first.role) == (Role.LEFT, Role.PLAIN)
         wire = [body["messages"] for body in model.bodies]
         messages = first.request.body["messages"]
         assert wire.count(messages) == 4

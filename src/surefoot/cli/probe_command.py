@@ -10,7 +10,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ import httpx
 from rich.console import Console
 
 from surefoot import settings
+from surefoot.cli.probe_restart import restarting
 from surefoot.cli.probe_table import ProbeTable
 from surefoot.errors import SetupError, SurefootError
 from surefoot.probe.asking import CHAT, Asker
@@ -32,9 +33,7 @@ from surefoot.probe.verdicts import EXIT_CODES, LegReport, ProbeReport, Verdict
 
 INTERRUPTED = 130  # as shells say it: 128 and SIGINT
 SEEDS = 2**31
-RESTART_S = 300.0  # the longest that a restart command may take, and the server to come back
 ERROR_RATE_MOST = 0.5
-STDERR = 2
 _VERSION = re.compile(r"v\d\w*")  # the part of a path that says which API it is
 
 _FORM = "write http://host:port/v1"
@@ -156,8 +155,6 @@ class _Probing:
         except Unsettled as reason:
             why = str(reason)
         except SurefootError as error:
-            if not self.ended_legs:
-                raise
             failed, why = error, str(error)
         if why is not None:
             report = self._unfinished(why, clock() - started)
@@ -206,7 +203,7 @@ class _Probing:
         given = self.arguments
         if given.as_json:
             print(json.dumps(shown.to_json(), indent=2, allow_nan=False))
-        else:
+        elif told or self.ended_legs:
             self.table.report(shown)
         if told:
             ending = EXIT_CODES[shown.verdict] if code is None else code
@@ -235,34 +232,6 @@ class _Probing:
     def ended(self, report: LegReport) -> None:
         self.ended_legs.append(report)
         self.table.ended(report)
-
-
-def restarting(
-    command: str | None, asker: Asker, *, timeout_s: float = RESTART_S
-) -> Callable[[], Awaitable[None]] | None:
-    """Return what runs a restart command and waits for the server; None without a command.
-
-    What the command prints goes to stderr. Awaiting raises SetupError if it fails or does not end.
-    """
-    if command is None:
-        return None
-
-    async def restart() -> None:
-        process = await asyncio.create_subprocess_shell(command, stdout=STDERR)
-        try:
-            code = await asyncio.wait_for(process.wait(), timeout_s)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-            raise SetupError(
-                f"--restart-cmd {command!r} did not end in {timeout_s:g} s: it must return once "
-                "the server starts, so send a server of the foreground to the background"
-            ) from None
-        if code:
-            raise SetupError(f"--restart-cmd {command!r} failed with exit code {code}")
-        await asker.wait_answering(timeout_s=timeout_s)
-
-    return restart
 
 
 def _check(arguments: ProbeArguments) -> None:

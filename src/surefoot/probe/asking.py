@@ -27,6 +27,7 @@ ERROR_MOST = 400  # characters of a server's words that are kept
 BUSY_WAIT_S = 1.0
 REACHED_EVERY_S = 0.5
 NEVER = "never"  # the error of a request that got no answer within the probe's patience
+HUNG_UP = "the probe hung up"  # that of one that was left on purpose
 
 # Where servers say how many tokens of a prompt they did not compute, and what we call it.
 USAGE_COUNTERS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -199,9 +200,22 @@ class Asker:
             await self.sleep(again_s)
         return reply
 
-    async def leave(self, body: Mapping[str, Any], *, pieces: int, key: int = 0) -> Reply:
-        """Send one request and hang up after so many pieces of text; the reply is what came."""
-        return (await self._once(body, key=key, headers={}, pieces=pieces))[0]
+    async def leave(
+        self, body: Mapping[str, Any], *, pieces: int, within_s: float | None = None, key: int = 0
+    ) -> Reply:
+        """Send one request and hang up after so many pieces of text; the reply is what came.
+
+        ``within_s``: or after so many seconds, whatever came by then; None to wait for the pieces.
+        """
+        asked = asyncio.ensure_future(self._once(body, key=key, headers={}, pieces=pieces))
+        waiting = [] if within_s is None else [asyncio.ensure_future(self.sleep(within_s))]
+        try:
+            await asyncio.wait((asked, *waiting), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (asked, *waiting):
+                task.cancel()
+            await asyncio.gather(asked, *waiting, return_exceptions=True)
+        return Reply(status=0, error=HUNG_UP) if asked.cancelled() else asked.result()[0]
 
     def wire(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return a body as it is sent: with the model, and the fields this server takes."""
@@ -303,11 +317,15 @@ class _Heard:
         self.error = f"{status}: {said if isinstance(said, str) else json.dumps(said)}"
 
     def reply(self, hide: Callable[[str], str]) -> Reply:
-        now = self._clock()
+        """Return what came; errors without keys, answers as they are, since they are judged."""
+        now, error = self._clock(), self.error
+        if error not in (None, NEVER, HUNG_UP):
+            # Hidden before it is cut: a key that is cut is not found any more.
+            error = hide(error)[:ERROR_MOST]
         return Reply(
             status=self._status,
-            text=hide("".join(self._texts)),
-            reasoning=hide("".join(self._thoughts)),
+            text="".join(self._texts),
+            reasoning="".join(self._thoughts),
             finish=self._finish,
             prompt_tokens=_number(self._usage.get("prompt_tokens")),
             completion_tokens=_number(self._usage.get("completion_tokens")),
@@ -315,7 +333,7 @@ class _Heard:
             tokens=None if self._tokens is None or self._blind else tuple(self._tokens),
             ttft_s=(now if self._first is None else self._first) - self._started,
             total_s=now - self._started,
-            error=None if self.error is None else hide(self.error)[:ERROR_MOST],
+            error=error,
         )
 
     def _goes_on(self, events: Sequence[str], pieces: int | None) -> bool:
@@ -326,7 +344,7 @@ class _Heard:
             if data:
                 self._take(_json(data))
             if pieces is not None and len(self._texts) >= pieces:
-                self.error = "the probe hung up"
+                self.error = HUNG_UP
                 return False
         return True
 

@@ -80,9 +80,9 @@ async def _tools_taken(run: Run, trail: Trail) -> Fields:
     """
     messages = [message("user", f"{run.plants.opening()} Reply with the single word OK.")]
     some = {"messages": messages} | _lists(run.plants.opening())["tools A"]
-    bare = await trail.measured({"messages": messages})
+    bare = await trail.measured({"messages": messages}, label="without tools")
     for choice in TOOL_CHOICES:
-        reply = await trail.measured(some | choice)
+        reply = await trail.measured(some | choice, label="whether tools are taken")
         if not reply.ok:
             continue
         if reply.prompt_tokens is not None and reply.prompt_tokens == bare.prompt_tokens:
@@ -134,11 +134,14 @@ async def _switch(run: Run, trail: Trail) -> tuple[Fields, Fields]:
         NotApplicable: the server refuses every way, or none changes the prompt.
     """
     messages = [message("user", f"{run.plants.opening()} Reply with the single word OK.")]
-    bare = await trail.measured({"messages": messages})
+    bare = await trail.measured({"messages": messages}, label="without a switch")
     refused, unchanged = "", False
     limit: Fields = {"max_tokens": SHORT_ANSWER_TOKENS}
     for on, off in SWITCHES:
-        replies = [await trail.measured({"messages": messages} | one) for one in (on, off)]
+        replies = [
+            await trail.measured({"messages": messages} | one, label=f"reasoning {name}")
+            for one, name in ((on, "on"), (off, "off"))
+        ]
         failed = [reply for reply in replies if not reply.ok]
         if failed:
             refused = refused or str(failed[0].error)
@@ -228,7 +231,7 @@ AROUND_LEGS = (
     Leg(
         "tools",
         "The same messages with and without tools; no list of tools may show in another's answer.",
-        lengths(7 * TOOL_ROUNDS),
+        lengths(7 * TOOL_ROUNDS + 2),
         tools,
     ),
     Leg(

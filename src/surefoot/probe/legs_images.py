@@ -133,7 +133,8 @@ async def _sizes_taken(run: Run, trail: Trail) -> list[tuple[int, int]]:
     for width, height in SIZES:
         picture = shown(raw(_halves(run.plants, width, height), width, height))
         messages = [user(picture, said(f"{run.plants.opening()} {COLOUR_ASKS[0]}"))]
-        reply = await trail.measured({"messages": messages})
+        label = f"whether {width}x{height} is taken"
+        reply = await trail.measured({"messages": messages}, label=label)
         if reply.ok:
             taken.append((width, height))
     if not taken:

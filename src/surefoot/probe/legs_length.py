@@ -169,7 +169,7 @@ async def _pad(trail: Trail) -> str:
 
 async def _counted(trail: Trail, messages: list[dict[str, Any]]) -> int | None:
     """Return how many tokens a prompt takes, None if the server does not say; nobody judges it."""
-    return (await trail.measured({"messages": messages})).prompt_tokens
+    return (await trail.measured({"messages": messages}, label="a length")).prompt_tokens
 
 
 def _boundaries_cost(facts: Facts) -> int:

@@ -4,7 +4,6 @@ Here: turns taken, forks, edits and cancelled streams. Exact lengths are in ``le
 conversations at once in ``legs_many.py``; ``TEXT_LEGS`` holds all of them in the order they run.
 """
 
-import asyncio
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -105,10 +104,8 @@ async def cancelled(run: Run, trail: Trail) -> None:
         left = _at_length(_last_turn(tasks, phrasing, f"left {number}", text))
         sibling = _last_turn(tasks, phrasing, f"sibling {number}", text)
         story = _at_length(_story(tasks, phrasing, f"story {number}", text))
-        if pieces is None:
-            await _leave_unanswered(trail, left, length)
-        else:
-            await trail.leave(left, pieces=pieces)
+        within_s = _before_answering(trail, length) if pieces is None else None
+        await trail.leave(left, pieces=pieces or 1, within_s=within_s)
         await trail.plain(left)
         await trail.warm(left)
         await trail.warm(sibling)
@@ -162,16 +159,10 @@ def _story(tasks: Tasks, phrasing: Phrasing, label: str, text: str) -> Request:
     return Request(label, {"messages": messages})
 
 
-async def _leave_unanswered(trail: Trail, request: Request, length: int) -> None:
-    """Hang up while the prompt is computed, as far as its like have told how long that takes."""
-    trail.budget.check(trail.asker)
+def _before_answering(trail: Trail, length: int) -> float:
+    """Return seconds in which a prompt is not computed yet, as far as its like have told."""
     times = [one.ttft_s for one in trail.controls if one.prompt_tokens >= length // 2]
-    leaving = asyncio.ensure_future(trail.leave(request, pieces=1))
-    waiting = asyncio.ensure_future(trail.asker.sleep(median(times or [0.0]) * HANG_UP_SHARE))
-    await asyncio.wait((leaving, waiting), return_when=asyncio.FIRST_COMPLETED)
-    for task in (leaving, waiting):
-        task.cancel()
-    await asyncio.gather(leaving, waiting, return_exceptions=True)
+    return median(times or [0.0]) * HANG_UP_SHARE
 
 
 TEXT_LEGS = (

@@ -6,6 +6,8 @@
 | warm | its prefix was sent before, and should be reused | a witness of reuse; judged |
 | plain | it may or may not share state with what came before | judged |
 | apart | it shares a prefix with another tenant's request only | judged; reuse is a fault |
+| left | the probe hung up on it | shown: what came before |
+| measured | it asks what the server makes of a body, for one token | shown |
 
 A leg only makes exchanges. What they mean is decided in ``judge.py``, for all legs alike.
 """
@@ -33,6 +35,8 @@ class Role(StrEnum):
     WARM = "warm"
     PLAIN = "plain"
     APART = "apart"
+    LEFT = "left"
+    MEASURED = "measured"
     REFERENCE = "reference"  # asked so that the cache is left out, after the leg's own requests
 
 
@@ -220,16 +224,22 @@ class Trail:
             self._must_come(one)
         return seen
 
-    async def leave(self, request: Request, *, pieces: int) -> Reply:
-        """Send a request and hang up after so many pieces of text; not shown, nor judged."""
+    async def leave(self, request: Request, *, pieces: int, within_s: float | None = None) -> None:
+        """Send a request and hang up after so many pieces or seconds (``Asker.leave``)."""
         self.budget.check(self.asker)
         self._told(request)
-        return await self.asker.leave(request.body, pieces=pieces, key=request.key)
+        reply = await self.asker.leave(
+            request.body, pieces=pieces, within_s=within_s, key=request.key
+        )
+        self._note(Seen(request, reply, Role.LEFT))
 
-    async def measured(self, body: Mapping[str, Any]) -> Reply:
-        """Ask for one token, for what the server makes of a body; not shown, nor judged."""
+    async def measured(self, body: Mapping[str, Any], *, label: str) -> Reply:
+        """Ask for one token, for what the server makes of a body."""
         self.budget.check(self.asker)
-        return await self.asker.ask(dict(body) | {"max_tokens": 1})
+        request = Request(label, dict(body) | {"max_tokens": 1})
+        reply = await self.asker.ask(request.body)
+        self._note(Seen(request, reply, Role.MEASURED))
+        return reply
 
     async def reference(
         self, request: Request, headers: Mapping[str, str], fields: Mapping[str, Any]
