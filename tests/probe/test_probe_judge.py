@@ -158,6 +158,12 @@ def test_two_mistaken_pictures_are_no_accident_for_a_model_that_knows_colours(sc
     assert scene.verdict().verdict is Verdict.CONTAMINATED
 
 
+def test_a_model_that_mostly_guesses_accuses_nobody_with_a_word(scene):
+    colours(scene, ("Red", "Red", "Blue"), reference=str.capitalize)
+    cold_answers(scene, right=1, wrong=2)
+    assert scene.verdict().verdict is Verdict.WRONG  # it changed, whatever the word
+
+
 def test_a_mistake_that_the_reference_makes_too_is_the_models(scene):
     colours(
         scene, ("Red", "Red", "Blue"), reference=lambda word: "Blue" if word == "blue" else "Red"
@@ -173,6 +179,7 @@ def test_a_mistake_that_the_reference_makes_too_is_the_models(scene):
         ((-0.1, -0.3), (-0.2, -0.4), Verdict.CLEAN),
         ((-0.1,), (-0.1,), Verdict.CLEAN),
         ((-0.1, -0.1), (-0.1, -0.1), Verdict.CLEAN),  # logprobs too coarse to tell any apart
+        ((0.0, -9999.0), (0.0, -9999.0), Verdict.CLEAN),  # certain, or not at all: nothing is told
     ],
 )
 def test_twins_equal_to_the_last_digit_are_contamination(scene, wides, talls, verdict):
