@@ -7,7 +7,7 @@ python -m peers restart NAME            stop it and start it on the same port
 python -m peers stop NAME
 python -m peers table                   the tables of the results there are
 
-Options that are not known here go to the probe: python -m peers run llama --legs=replay
+Options that are not known here go to the probe: python -m peers run llama --legs=fork
 """
 
 import argparse
