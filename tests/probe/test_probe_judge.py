@@ -118,6 +118,32 @@ def test_a_foreign_code_that_the_answer_without_the_cache_holds_too_proves_nothi
     assert scene.verdict().verdict is not Verdict.CONTAMINATED
 
 
+@pytest.mark.parametrize(
+    ("here", "hits", "invented", "verdict"),
+    [
+        (True, 1, 0, Verdict.CONTAMINATED),
+        (True, 1, 3, Verdict.CONTAMINATED),
+        (True, 1, 8, Verdict.WRONG),  # one of nine made-up numbers is one of 20 codes: 0.02 %
+        (True, 2, 8, Verdict.CONTAMINATED),
+        (False, 1, 0, Verdict.WRONG),  # a made-up number is one of the run's 220 codes: 0.02 %
+        (False, 2, 0, Verdict.CONTAMINATED),
+        (False, 2, 8, Verdict.CONTAMINATED),
+    ],
+)
+def test_one_hit_among_invented_codes_may_be_chance(scene, here, hits, invented, verdict):
+    legs = {"elsewhere": 200, "leg": 20 - hits - invented}
+    codes = {leg: [scene.plants.code() for _ in range(count)] for leg, count in legs.items()}
+    for leg, told in codes.items():
+        for code in told:
+            scene.plants.told(f"{leg}: {code}", {"messages": [code]})
+    planted = codes["leg" if here else "elsewhere"]
+    for number in range(hits + invented):
+        code = scene.plants.code()
+        said = planted[number] if number < hits else f"9{number}0517"
+        scene.pair(scene.request(f"A{number}", code), code, warm_text=said)
+    assert scene.verdict().verdict is verdict
+
+
 def test_a_code_of_ones_own_request_is_no_contamination(scene):
     mine, theirs = scene.plants.code(), scene.plants.code()
     scene.pair(scene.request("A", mine), mine)

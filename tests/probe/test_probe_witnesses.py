@@ -1,6 +1,7 @@
 """The time test against a list of all orders."""
 
 import itertools
+from math import prod
 from statistics import median
 
 import pytest
@@ -13,6 +14,7 @@ from surefoot.probe.witnesses import (
     Witnesses,
     chance_of,
     chance_of_failures,
+    chance_of_hits,
     faster,
     speed_up_of,
 )
@@ -118,3 +120,13 @@ def test_the_chance_of_failures_is_that_of_all_ways_to_deal_them(failed, right, 
     as_many = sum(sum(place < of for place in deal) >= failed for deal in deals)
     chance = chance_of_failures(failed, of, failed_cold=cold, of_cold=of_cold)
     assert chance == pytest.approx(as_many / len(deals))
+
+
+@given(st.integers(0, 6), st.integers(0, 6), st.fractions(0, 1, max_denominator=9))
+def test_the_chance_of_hits_is_that_of_all_ways_they_can_fall(hits, tries, each):
+    falls = itertools.product((True, False), repeat=tries)
+    enough = [
+        prod(each if hit else 1 - each for hit in fall) for fall in falls if sum(fall) >= hits
+    ]
+    chance = chance_of_hits(hits, tries, each=float(each))
+    assert chance == pytest.approx(float(sum(enough)), abs=1e-12)

@@ -24,6 +24,7 @@ from surefoot.probe.witnesses import (
     beyond,
     chance_of,
     chance_of_failures,
+    chance_of_hits,
     faster,
     speed_up_of,
 )
@@ -32,6 +33,7 @@ JUDGED = (Role.WARM, Role.PLAIN, Role.APART)
 FAR_TIMES = 10.0  # so many times the server's own noise is not noise any more
 FAR_LEAST_NAT = 0.5  # never less: what differed on sound servers was 0.3 at most (docs/PROBE.md)
 NOISE_MOST_NAT = 0.25  # a larger "noise" may be the fault itself, and must not hide it
+CODE_RATE = 0.01  # codes that could be made up accuse nobody above this share of the error rate
 APART_RATE = 0.1  # time alone accuses nobody of sharing state above a tenth of the error rate
 EVIDENCE_MOST = 6  # findings shown of one kind; the rest are counted
 MISSED_SHARE = 0.25  # more answers that miss what is right, as their references do, prove nothing
@@ -131,21 +133,10 @@ def _faulty(verdict: Verdict, evidence: Sequence[Evidence], reuse: Reuse) -> Jud
 
 def _foreign(trail: Trail, error_rate: float) -> list[Evidence]:
     """Find planted codes, and other requests' words, where they do not belong."""
-    found, likely = [], []
-    for seen in trail.seen:
-        if seen.role is Role.REFERENCE or not seen.reply.ok:
-            continue
-        reference = next((one for one in _uncached(trail, seen) if one is not seen), None)
-        for code, labels in trail.plants.foreign(seen.reply.said, seen.request.body).items():
-            if reference is not None and holds(reference.reply.said, code):
-                continue
-            says = f"the answer to {seen.request.label} holds {code}, told in {labels[0]} only"
-            label, body = trail.plants.holder(code)
-            donor = next((one.shown() for one in trail.seen if one.request.body == body), None)
-            shown = (seen.shown(), donor or Shown(label, body, ""))
-            found.append(Evidence(Verdict.CONTAMINATED, says, shown))
+    found, likely = _foreign_codes(trail, error_rate), []
+    for seen in trail.of(Role.COLD, *JUDGED):
         word = _other_word(seen)
-        if word is None or not _can(trail):
+        if word is None or not seen.reply.ok or not _can(trail):
             continue
         compared = _reference(trail, seen)
         says = f"the answer to {seen.request.label} is {word!r}, right for another request only"
@@ -159,6 +150,41 @@ def _foreign(trail: Trail, error_rate: float) -> list[Evidence]:
     if len(accused) > 1 and _beyond_the_model(trail, len(accused), error_rate):
         found += [evidence for _, evidence in likely]
     return found
+
+
+def _foreign_codes(trail: Trail, error_rate: float) -> list[Evidence]:
+    """Find planted codes where they do not belong, unless they could be made up.
+
+    What is damaged may invent codes, and one of many may be somebody's by chance; less likely that
+    of a request of the same leg, which are few.
+    """
+    plants, here = trail.plants, trail.of_this_leg
+    found: list[Evidence] = []
+    inventing: list[Seen] = []
+    hits: dict[str, list[Seen]] = {"": [], here: []}
+    for seen in trail.seen:
+        if seen.role is Role.REFERENCE or not seen.reply.ok:
+            continue
+        reference = next((one for one in _uncached(trail, seen) if one is not seen), None)
+        if plants.invented(seen.reply.said):
+            inventing.append(seen)
+        for code, labels in plants.foreign(seen.reply.said, seen.request.body).items():
+            if reference is not None and holds(reference.reply.said, code):
+                continue
+            says = f"the answer to {seen.request.label} holds {code}, told in {labels[0]} only"
+            label, body = plants.holder(code)
+            donor = next((one.shown() for one in trail.seen if one.request.body == body), None)
+            shown = (seen.shown(), donor or Shown(label, body, ""))
+            found.append(Evidence(Verdict.CONTAMINATED, says, shown))
+            for who, accused in hits.items():
+                if any(one.startswith(who) for one in labels):
+                    accused.append(seen)
+    tries = len(distinct([*hits[""], *inventing]))
+    chance = min(
+        chance_of_hits(len(distinct(accused)), tries, each=plants.hit_chance(who))
+        for who, accused in hits.items()
+    )
+    return found if chance <= error_rate * CODE_RATE else []
 
 
 def _beyond_the_model(trail: Trail, failed: int, error_rate: float) -> bool:

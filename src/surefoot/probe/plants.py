@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 CODE_DIGITS = 6
+_NUMBERS = 900_000  # of six digits, the first of them no zero
 _LETTERS = "BCDFGHJKLMNPQRSTVWXZ"
 _STOPS = re.compile(r"(?<=\d)[\s,._\-\u202f\u00a0]+(?=\d)")
 
@@ -84,6 +85,18 @@ class Plants:
         for code in codes_in(texts_of(body)):
             if code in self._codes:
                 self._codes[code].append((label, body))
+
+    def invented(self, answer: str) -> set[str]:
+        """Return the codes in an answer that nobody was told."""
+        return {code for code in codes_in(answer) if not self._codes.get(code)}
+
+    def hit_chance(self, who: str = "") -> float:
+        """Return the probability that a made-up number of six digits is a code that was told.
+
+        ``who``: to a request whose label begins so.
+        """
+        told = (any(label.startswith(who) for label, _ in one) for one in self._codes.values())
+        return sum(told) / _NUMBERS
 
     def foreign(self, answer: str, body: Mapping[str, Any]) -> dict[str, list[str]]:
         """Return the codes in an answer that its own request never held, with who was told them."""

@@ -274,8 +274,13 @@ class Trail:
                 f"the server is too busy ({one.reply.error}); probe again when it is not"
             )
 
+    @property
+    def of_this_leg(self) -> str:
+        """How the label of every request of this leg begins, where the plants note it."""
+        return f"{self.name}: "
+
     def _told(self, request: Request) -> None:
-        self.plants.told(f"{self.name}: {request.label}", request.body)
+        self.plants.told(f"{self.of_this_leg}{request.label}", request.body)
 
     def _note(self, one: Seen) -> None:
         self.seen.append(one)

@@ -104,6 +104,14 @@ def chance_of_failures(failed: int, of: int, *, failed_cold: int, of_cold: int) 
     return ways / comb(total, failures)
 
 
+def chance_of_hits(hits: int, tries: int, *, each: float) -> float:
+    """Return the probability of so many hits or more in independent tries (a binomial tail)."""
+    fewer = (
+        comb(tries, n) * each**n * (1 - each) ** (tries - n) for n in range(min(hits, tries + 1))
+    )
+    return max(0.0, 1 - sum(fewer))
+
+
 def _strata(
     warm: Sequence[Timed], controls: Sequence[Timed]
 ) -> list[tuple[list[float], list[float]]]:
