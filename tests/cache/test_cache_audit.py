@@ -44,7 +44,7 @@ def fill(cache, *chains):
     for blocks in chains:
         for block in blocks:
             commit(cache, block)
-    assert cache.drain(10)
+    assert cache.drain(60)
 
 
 # --- which chains there are -----------------------------------------------------------------------
@@ -104,7 +104,7 @@ def test_the_longest_unaudited_comes_first_and_among_equals_the_last_used(bench)
         bench.wall.pass_(10)
         cache.auditor.note({b: AuditVerdict.UNAUDITABLE})
         assert leaves(cache) == [a, b]
-        assert cache.drain(10)
+        assert cache.drain(60)
     with bench.open() as cache:
         assert leaves(cache) == [a, b], "as written down"
 
@@ -204,7 +204,7 @@ def test_what_a_fence_bars_is_no_copy_and_neither_is_what_follows_it(bench):
         assert copies(cache, FIRST[0]).found
         barred = copies(cache, FIRST[1])
         assert (barred.found, barred.cover) == ({}, 1)
-        assert cache.drain(10)
+        assert cache.drain(60)
     with bench.open() as cache:  # an older record that came back, say from a backup
         block = FIRST[2]
         data = seal(block, part_of(HYBRID[0], block), content=b"c" * 32, fence=0)
@@ -224,7 +224,7 @@ def test_while_the_fences_cannot_be_read_nothing_counts_as_a_copy(bench, monkeyp
     with bench.open() as cache:
         fill(cache, FIRST)
         cache.commit_features(name, item, features_of(item))
-        assert cache.drain(10)
+        assert cache.drain(60)
         monkeypatch.setattr(cache._fences, "refresh", fails)
         assert copies(cache, FIRST[0], cover=3) == Copies(cover=3)
         assert cache.auditor.feature_copies(name, item, deadline_s=DEADLINE_S) == Copies()
@@ -234,13 +234,13 @@ def test_a_fence_on_features_bars_the_copies_that_consumed_them(bench):
     name = feature_name_of(image_of(1))
     with bench.open() as cache:
         commit(cache, FIRST[0], features=[name])
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert copies(cache, FIRST[0]).features == (name,)
         data = bench.tier.get(key(FIRST[0].name, "rows"))
         cache.quarantine(name, Reason.BY_HAND, "")
-        assert cache.drain(10)
+        assert cache.drain(60)
         commit(cache, FIRST[0])
-        assert cache.drain(10)
+        assert cache.drain(60)
         bench.tier.put(key(FIRST[0].name, "rows"), data)
         assert ("rows", Source.SSD) not in copies(cache, FIRST[0]).found
 
@@ -250,7 +250,7 @@ def test_features_are_read_from_both_tiers(bench):
     name = feature_name_of(item)
     with bench.open() as cache:
         cache.commit_features(name, item, features_of(item))
-        assert cache.drain(10)
+        assert cache.drain(60)
         found = cache.auditor.feature_copies(name, item, deadline_s=DEADLINE_S)
         assert found.found.keys() == {("", Source.RAM), ("", Source.SSD)}
         assert found.unlike({"": content(features_of(item))}) is None
@@ -285,12 +285,12 @@ def test_verdicts_are_counted_and_written_down(bench):
         fill(cache, FIRST)
         cache.auditor.note({a: AuditVerdict.AGREED, b: AuditVerdict.DIFFERED})
         cache.auditor.note({a: AuditVerdict.UNAUDITABLE, b"g" * 32: AuditVerdict.UNAUDITABLE})
-        assert cache.drain(10)
+        assert cache.drain(60)
         counters = cache.status()["counters"]
         assert [counters[f"audits_{one}"] for one in AuditVerdict] == [1, 1, 2, 0]
         assert verdicts(cache) == {a: "agreed", b: "differed"}, "whose bytes were compared"
         cache.auditor.note({FIRST[2].name: AuditVerdict.UNAUDITABLE, b: AuditVerdict.AGREED})
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert verdicts(cache) == {a: "agreed", b: "agreed", FIRST[2].name: "unauditable"}
 
 
@@ -299,18 +299,18 @@ def test_a_verdict_goes_with_the_bytes_it_was_of_and_a_difference_stays_until_th
     with bench.open() as cache:
         for block in FIRST[:2]:
             commit(cache, block, groups=["rows"])
-        assert cache.drain(10)
+        assert cache.drain(60)
         cache.auditor.note({a: AuditVerdict.AGREED})
-        assert cache.drain(10)
+        assert cache.drain(60)
         commit(cache, FIRST[0], groups=["state"])
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert verdicts(cache) == {}, "there is more under the name than was compared"
         cache.auditor.note({a: AuditVerdict.AGREED, b: AuditVerdict.DIFFERED})
-        assert cache.drain(10)
+        assert cache.drain(60)
         cache.quarantine(a, Reason.AUDITED, "")
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert verdicts(cache) == {b: "differed"}
         commit(cache, FIRST[0])
         commit(cache, FIRST[1])
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert verdicts(cache) == {}

@@ -60,7 +60,7 @@ def test_a_read_that_never_answers_is_left_behind_and_planned_around(bench):
         # When the medium answers again, so does the cache; what came late was not used.
         bench.tier.hold = False
         bench.tier.release.set()
-        assert cache._lanes.reads.drain(10)
+        assert cache._lanes.reads.drain(60)
         assert ssd(cache)["state"] == "up"
         _, restored = plan_and_restore(cache)
         assert restored.sources == {"ssd": 40}
@@ -113,12 +113,12 @@ def test_bytes_that_are_not_what_was_sealed_leave_the_tier_and_are_never_served(
         assert counters(cache)["corrupt"] == counters(cache)["verification_failures"] == 10
         bench.tier.mangle = None
         assert cache.plan(BLOCKS, limit=10).boundary == 0
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert bench.records() == []
         assert ssd(cache)["parts"] == ssd(cache)["bytes"] == 0
         # Computed anew, it is stored and served again (I8).
         take_turn(cache, TOKENS)
-        assert cache.drain(10)
+        assert cache.drain(60)
         cache._ram.evict(1 << 30)
         _, restored = plan_and_restore(cache)
         assert restored.sources == {"ssd": 40}
@@ -147,7 +147,7 @@ def test_a_damaged_ram_copy_goes_from_every_tier(bench):
         _, restored = plan_and_restore(cache)
         assert (restored.boundary, restored.miss_reason) == (6, Miss.CORRUPT)
         assert cache.plan(BLOCKS, limit=10).boundary == 6
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert len(bench.records()) == 6  # with all that descends from it
         assert cache.status()["quarantined"]["records"] == 4
 
@@ -201,7 +201,7 @@ def test_a_file_gone_between_plan_and_restore_is_a_miss_and_its_row_goes(bench):
         restored = cache.restore(plan, deadline_s=5)
         assert (restored.boundary, restored.miss_reason) == (3, Miss.EVICTED)
         assert cache.plan(BLOCKS, limit=10).miss_reason is Miss.EVICTED
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert ssd(cache)["parts"] == 9
 
 
@@ -219,7 +219,7 @@ def test_a_full_disk_keeps_the_turn_and_leaves_no_row(tmp_path):
     with bench.open() as cache:
         bench.tier.fail_puts = True
         take_turn(cache, TOKENS)
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert ssd(cache)["parts"] == ssd(cache)["bytes"] == 0
         assert ssd(cache)["failures"] == len(bench.tier.puts)
         _, restored = plan_and_restore(cache)
@@ -248,7 +248,7 @@ def test_a_retreat_reads_a_lower_snapshot_once(tmp_path):
     with bench.open() as cache:
         _, restored = plan_and_restore(cache)
         assert (restored.boundary, restored.miss_reason) == (0, Miss.CORRUPT)
-        assert cache.drain(10)
+        assert cache.drain(60)
         _, restored = plan_and_restore(cache)
         assert (restored.boundary, restored.miss_reason) == (2, Miss.QUARANTINED)
 
@@ -273,12 +273,12 @@ def test_a_full_queue_leaves_parts_in_ram_and_never_waits(tmp_path):
         assert restored.sources == {"ram": 40}
         bench.tier.hold_puts = False
         bench.tier.release.set()
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert cache.status()["pending_writes"] == 0
         # What did not fit the queue is queued when it is committed again.
         for block in BLOCKS:
             commit(cache, block)
-            assert cache.drain(10)
+            assert cache.drain(60)
         assert ssd(cache)["parts"] == 10
 
 
@@ -294,7 +294,7 @@ def test_a_stalled_writer_is_replaced_and_its_late_write_is_sound(tmp_path):
         assert not cache.drain(0.05)  # the stalled one is still pending
         assert ssd(cache)["stalls"] == 1
         bench.tier.release.set()
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert ssd(cache)["parts"] == 2
     assert len(bench.records()) == 2
 
@@ -322,7 +322,7 @@ def test_a_part_that_failed_under_another_turn_is_fenced_until_that_turn_ends(be
             plan = cache.plan(BLOCKS, limit=10)
             assert (plan.boundary, plan.miss_reason) == (6, Miss.QUARANTINED)  # I8
             assert commit(cache, BLOCKS[6]) == 0
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert not bad.exists()
         for block in BLOCKS[6:]:
             assert commit(cache, block) == 4
@@ -384,7 +384,7 @@ def test_an_eviction_frees_what_was_asked_beside_pinned_parts(bench):
         bench.wall.pass_(100)
         for block in others:
             commit(cache, block)
-        assert cache.drain(10)
+        assert cache.drain(60)
         with cache.pinned(cache.plan(BLOCKS, limit=10)):
             cache._ssd.evict(1)
             left = {entry.name for entry in cache.entries() if "ssd" in entry.tiers}
@@ -420,7 +420,7 @@ def test_an_inventory_that_fails_costs_the_ssd_tier_only(bench):
         assert restored.sources == {"ram": 16}
         assert plan.miss_reason is Miss.TIER_ERROR
         take_turn(cache, TOKENS)
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert ssd(cache)["state"] == "down"
         _, restored = plan_and_restore(cache)
         assert restored.sources == {"ram": 40}

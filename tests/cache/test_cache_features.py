@@ -90,7 +90,7 @@ def test_what_was_committed_is_found_in_ram_then_on_ssd_after_a_restart(bench):
         put(cache, 1, 2)
         assert get(cache, 1, 2, 3) == [1, 2]
         assert counters(cache) == {"missed": 3, "committed": 2, "found_ram": 2}
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert cache.status()["pending_writes"] == 0
         assert held(cache, "ssd") == (2, 2 * FILE_BYTES)
         assert bench.tier.gets == []
@@ -122,7 +122,7 @@ def test_what_waits_to_be_written_is_found_without_ram(bench):
         put(cache, 1)
         assert counters(cache)["committed"] == 1
         bench.tier.release.set()
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert get(cache, 1) == [1]
         assert counters(cache) == {"committed": 1, "found_ram": 1, "found_ssd": 1}
         assert len(bench.tier.puts) == 1
@@ -171,7 +171,7 @@ def test_another_salt_and_another_model_share_nothing(bench):
 def test_a_second_process_finds_what_the_first_has_written(bench):
     with bench.open() as first, bench.open() as second:
         put(first, 1)
-        assert first.drain(10)
+        assert first.drain(60)
         assert get(second, 1) == [1]
         assert counters(second) == {"found_ssd": 1}
         put(second, 1)
@@ -181,7 +181,7 @@ def test_a_second_process_finds_what_the_first_has_written(bench):
 def test_committing_what_is_held_is_a_use_and_no_more(bench):
     with bench.open() as cache:
         put(cache, 1, 1)
-        assert cache.drain(10)
+        assert cache.drain(60)
         put(cache, 1)
         assert counters(cache) == {"committed": 1}
         assert len(bench.tier.puts) == 1
@@ -191,7 +191,7 @@ def test_committing_what_is_held_is_a_use_and_no_more(bench):
         put(cache, 1)  # on SSD already: RAM takes it
         assert held(cache, "ram")[0] == 1
         assert counters(cache) == {}
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert written == []
 
 
@@ -218,14 +218,14 @@ def test_a_damaged_file_is_a_miss_goes_and_is_stored_again_once_computed_anew(be
         assert get(cache, 1, 2) == [2]
         assert counters(cache) == {"missed": 1, "feature_failures": 1, "found_ssd": 1}
         assert get(cache, 1) == []  # I8, before and after the file is gone
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert get(cache, 1) == []
         assert not path.exists()
         assert counters(cache)["feature_failures"] == 1
         assert held(cache, "ssd") == (1, FILE_BYTES)
         put(cache, 1)
         assert get(cache, 1) == [1]
-        assert cache.drain(10)
+        assert cache.drain(60)
     with bench.open() as cache:
         assert get(cache, 1, 2) == [1, 2]
 
@@ -234,7 +234,7 @@ def test_what_failed_is_not_offered_again_while_its_fence_cannot_be_written_yet(
     with bench.open() as cache:
         put(cache, 1)
     with bench.open() as cache:
-        assert cache.drain(10)
+        assert cache.drain(60)
         bench.tier.hold_puts = True
         commit(cache, blocks_of(range(4))[0], groups=["rows"])  # the one write thread is busy
         assert bench.tier.held.wait(10)
@@ -245,10 +245,10 @@ def test_what_failed_is_not_offered_again_while_its_fence_cannot_be_written_yet(
         put(cache, 1)
         assert get(cache, 1) == []  # nobody could tell it from the bad one by its number
         bench.tier.release.set()
-        assert cache.drain(10)
+        assert cache.drain(60)
         put(cache, 1)
         assert get(cache, 1) == [1]
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert path_of(bench, 1).exists()
     with bench.open() as cache:
         assert get(cache, 1) == [1]
@@ -257,12 +257,12 @@ def test_what_failed_is_not_offered_again_while_its_fence_cannot_be_written_yet(
 def test_a_damaged_copy_in_ram_goes_from_both_tiers(bench):
     with bench.open() as cache:
         put(cache, 1)
-        assert cache.drain(10)
+        assert cache.drain(60)
         key = feature_key(feature_name_of(image_of(1)))
         ram = cache._features._ram._tier
         ram.put(key, ram.get(key)[:-1] + b"\xee")
         assert get(cache, 1) == []
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert counters(cache)["feature_failures"] == 1
         assert held(cache, "ram") == held(cache, "ssd") == (0, 0)
         assert bench.records() == []
@@ -290,7 +290,7 @@ def test_a_parts_record_under_an_items_file_is_refused(bench):
         blocks = blocks_of(range(5))
         plan = cache.plan(blocks, limit=1)
         assert cache.restore(plan, deadline_s=5).boundary == 0
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert bench.records() == []
 
 
@@ -334,7 +334,7 @@ def test_two_results_for_one_item_are_both_let_go(bench, where):
         put(cache, 1)
         if where != "after a restart":
             if where != "queue":
-                assert cache.drain(10)
+                assert cache.drain(60)
             if where == "ssd":
                 cache._features._ram.remove(feature_name_of(image_of(1)))
             check_disagreement(cache, bench)
@@ -359,7 +359,7 @@ def test_a_name_committed_anew_is_not_forgotten_by_the_write_it_replaced(bench):
         assert tier.held.wait(10)  # the first is done, the one anew is at work
         assert get(cache, 1) == [1]
         tier.release.set()
-        assert cache.drain(10)
+        assert cache.drain(60)
     with bench.open() as cache:
         assert get(cache, 1) == [1]
 
@@ -369,7 +369,7 @@ def check_disagreement(cache, bench):
     assert cache.status()["counters"]["disagreements"] == 1
     assert get(cache, 1) == []
     bench.tier.release.set()
-    assert cache.drain(10)
+    assert cache.drain(60)
     assert get(cache, 1) == []
     assert bench.records() == []
     put(cache, 1)
@@ -382,10 +382,10 @@ def test_two_results_of_two_processes_are_found_when_the_second_writes(bench):
         put(second, 1)  # staged, not published
         assert bench.tier.held.wait(10)
         put(first, 1, spoil=True)
-        assert first.drain(10)
+        assert first.drain(60)
         assert first.status()["counters"]["disagreements"] == 1
         bench.tier.release.set()
-        assert second.drain(10)
+        assert second.drain(60)
         assert bench.records() == []
         assert get(first, 1) == []
 
@@ -440,18 +440,18 @@ def test_a_file_gone_between_row_and_read_is_a_miss_and_its_row_goes(bench):
         path_of(bench, 1).unlink()
         assert get(cache, 1) == []
         assert counters(cache) == {"missed": 1}
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert held(cache, "ssd") == (0, 0)
 
 
 def test_an_inventory_that_fails_costs_the_ssd_tier_only(bench):
     with bench.open() as cache:
         put(cache, 1)
-        assert cache.drain(10)
+        assert cache.drain(60)
         cache._ssd.inventory.close()
         put(cache, 2)
         assert get(cache, 1, 2, 3) == [1, 2]
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert cache.status()["tiers"]["ssd"]["state"] == "down"
 
 
@@ -459,12 +459,12 @@ def test_a_full_disk_leaves_no_row_and_the_next_commit_tries_again(bench):
     with bench.open() as cache:
         bench.tier.fail_puts = True
         put(cache, 1)
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert held(cache, "ssd") == (0, 0)
         assert get(cache, 1) == [1]
         bench.tier.fail_puts = False
         put(cache, 1)
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert held(cache, "ssd") == (1, FILE_BYTES)
 
 
@@ -478,9 +478,9 @@ def test_a_full_queue_leaves_features_in_ram_and_never_waits(bench):
         assert cache.status()["counters"]["unqueued_writes"] == 1
         assert get(cache, 1, 2) == [1, 2]
         bench.tier.release.set()
-        assert cache.drain(10)
+        assert cache.drain(60)
         put(cache, 2)
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert held(cache, "ssd")[0] == 2
 
 
@@ -524,13 +524,13 @@ def test_two_thousand_pictures_stay_inside_the_budget_of_the_ssd(
             if number % 40 == 0:
                 take_turn(cache, range(1000 * number, 1000 * number + 9))
             if number % 20 == 0:
-                assert cache.drain(10)
+                assert cache.drain(60)
                 features, parts = kinds_on_disk(bench)
                 items, used = held(cache, "ssd")
                 assert (len(features), sum(features)) == (items, used)  # I6
                 assert used <= bench.feature_ssd_bytes
                 assert sum(features) + sum(parts) <= bench.ssd_bytes
-        assert cache.drain(10)
+        assert cache.drain(60)
         items, _ = held(cache, "ssd")
         assert items >= 36  # an eviction goes down to 95 %
         assert on_disk(bench) == list(range(pictures - items, pictures))
@@ -552,7 +552,7 @@ def test_the_least_recently_used_leaves_first_and_a_use_survives_a_restart(bench
         for number in range(4):
             bench.wall.pass_(1)
             put(cache, number)
-            assert cache.drain(10)
+            assert cache.drain(60)
     bench.wall.pass_(FLUSH_S)
     with bench.open() as cache:
         assert get(cache, 1) == [1]
@@ -561,7 +561,7 @@ def test_the_least_recently_used_leaves_first_and_a_use_survives_a_restart(bench
         for number, left in ((4, [1, 3, 4]), (5, [1, 4, 5]), (6, [4, 5, 6])):
             bench.wall.pass_(1)
             put(cache, number)
-            assert cache.drain(10)
+            assert cache.drain(60)
             assert on_disk(bench) == left
 
 
@@ -572,7 +572,7 @@ def test_a_smaller_budget_is_kept_when_the_store_is_opened(bench):
             put(cache, number)
     bench.feature_ssd_bytes = 5 * FILE_BYTES
     with bench.open() as cache:
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert on_disk(bench) == [6, 7, 8, 9]
 
 
@@ -581,7 +581,7 @@ def test_features_without_room_are_refused_and_counted(bench):
     bench.feature_ram_bytes = 100
     with bench.open() as cache:
         put(cache, 1)
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert cache.status()["counters"]["refused_writes"] == 1
         assert held(cache, "ram") == held(cache, "ssd") == (0, 0)
         assert bench.records() == []
@@ -596,12 +596,12 @@ def test_parts_leave_before_features_and_features_when_no_part_is_left(bench):
     parts = len(bench.records()) - 10
     bench.ssd_bytes = 12 * FILE_BYTES
     with bench.open() as cache:
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert on_disk(bench) == list(range(10))
         assert 0 < len(bench.records()) - 10 < parts
     bench.ssd_bytes = 6 * FILE_BYTES
     with bench.open() as cache:
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert on_disk(bench) == [5, 6, 7, 8, 9]
         assert len(bench.records()) == 5
 
@@ -613,14 +613,14 @@ def test_a_text_model_leaves_features_alone_and_counts_them_in_the_quota(bench):
             put(cache, number)
     bench.feature_schema, bench.feature_ssd_bytes = None, 0
     with bench.open(model=OTHER_MODEL) as cache:
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert on_disk(bench) == list(range(10))
         assert held(cache, "ssd") == (10, 10 * FILE_BYTES)
     bench.ssd_bytes = 13 * FILE_BYTES
     with bench.open(model=OTHER_MODEL) as cache:
         for block in blocks_of(range(40), model=OTHER_MODEL):
             commit(cache, block, groups=["rows"])
-            assert cache.drain(10)
+            assert cache.drain(60)
             assert len(bench.records()) <= 13
         assert on_disk(bench) == list(range(10))
         assert cache.status()["tiers"]["ssd"]["parts"] > 0
@@ -636,7 +636,7 @@ def test_other_models_features_are_counted_and_leave_like_any_others(bench):
         for number, items in ((0, 2), (1, 3), (2, 3), (3, 3)):
             bench.wall.pass_(1)
             put(cache, number)
-            assert cache.drain(10)
+            assert cache.drain(60)
             assert held(cache, "ssd")[0] == len(bench.records()) == items
         assert on_disk(bench) == [1, 2, 3]
 
@@ -663,11 +663,11 @@ def test_entries_show_features_by_name_and_tier_beside_parts(bench):
     with bench.open() as cache:
         put(cache, 1)
         commit(cache, blocks_of(range(4))[0], groups=["rows"])
-        assert cache.drain(10)
+        assert cache.drain(60)
         cache._features._ram.remove(feature_name_of(image_of(1)))
         bench.tier.fail_puts = True
         put(cache, 2)
-        assert cache.drain(10)
+        assert cache.drain(60)
         listed = {(one.kind, one.group, one.start, one.end, one.tiers) for one in cache.entries()}
         assert listed == {
             ("part", "rows", 0, 4, ("ram", "ssd")),
@@ -695,7 +695,7 @@ def test_a_lost_inventory_is_rebuilt_with_the_features_in_it(bench):
     with bench.open() as cache:
         put(cache, 1, 2)
         take_turn(cache, range(9))
-        assert cache.drain(10)
+        assert cache.drain(60)
         before = sorted(one[:5] for one in cache.entries())
     (bench.folder / "inventory.sqlite").unlink()
     with bench.open() as cache:
@@ -722,7 +722,7 @@ def test_rows_without_files_go_and_files_that_are_no_features_go(bench):
 def test_what_a_dead_writer_left_staged_goes_and_a_living_ones_stays(bench):
     with bench.open() as living:
         put(living, 1)
-        assert living.drain(10)
+        assert living.drain(60)
         header = read_header(path_of(bench, 1).read_bytes())
         rows = living._ssd.inventory.features
         for number, owner in ((2, "dead"), (3, living._ssd._owner)):
@@ -740,7 +740,7 @@ def test_what_a_dead_writer_left_staged_goes_and_a_living_ones_stays(bench):
 def test_bytes_that_the_index_has_wrong_are_set_right_when_the_store_is_opened(bench):
     with bench.open() as cache:
         put(cache, 1)
-        assert cache.drain(10)
+        assert cache.drain(60)
         cache._ssd.inventory.features.resize({feature_name_of(image_of(1)): 1})
         assert held(cache, "ssd") == (1, 1)
     with bench.open() as cache:
@@ -750,10 +750,10 @@ def test_bytes_that_the_index_has_wrong_are_set_right_when_the_store_is_opened(b
 def test_every_flipped_byte_of_a_stored_file_is_a_miss(bench):
     with bench.open() as cache:
         put(cache, 1)
-        assert cache.drain(10)
+        assert cache.drain(60)
     sound = path_of(bench, 1).read_bytes()
     with bench.open() as cache:
-        assert cache.drain(10)
+        assert cache.drain(60)
         item = image_of(1)
         verify = cache._features._verify
         verify(sound, feature_name_of(item), item)

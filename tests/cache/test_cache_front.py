@@ -42,7 +42,7 @@ def test_a_restart_restores_from_ssd_around_a_boundary(tmp_path, family, count):
     bench = Bench(tmp_path, family)
     with bench.open() as cache:
         take_turn(cache, tokens(count))
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert cache.status()["pending_writes"] == 0
     with bench.open() as cache:
         plan, restored = take_turn(cache, tokens(count))
@@ -159,7 +159,7 @@ def test_a_commit_that_disagrees_keeps_neither(tmp_path, restart):
         for block in blocks:
             commit(cache, block)
         if restart != "still queued":
-            assert cache.drain(10)
+            assert cache.drain(60)
         if restart == "same process":
             check_disagreement(cache, blocks)
     if restart != "same process":
@@ -175,12 +175,12 @@ def check_disagreement(cache, blocks):
     assert plan.boundary == 1
     assert plan.miss_reason is Miss.QUARANTINED
     # A computation that agrees with nothing stored is stored again, once the fence has a number.
-    assert cache.drain(10)
+    assert cache.drain(60)
     assert commit(cache, blocks[1]) == commit(cache, blocks[2]) == 4
     assert cache.plan(blocks, limit=3).boundary == 3
-    assert cache.drain(10)
+    assert cache.drain(60)
     assert commit(cache, blocks[1], spoil=True) == 0
-    assert cache.drain(10)
+    assert cache.drain(60)
     assert cache.plan(blocks, limit=3).boundary == 1
 
 
@@ -188,7 +188,7 @@ def test_two_processes_share_one_store(tmp_path):
     bench = Bench(tmp_path)
     with bench.open() as first, bench.open() as second:
         take_turn(first, tokens(40))
-        assert first.drain(10)
+        assert first.drain(60)
         plan, restored = take_turn(second, tokens(40))
         check_restored(second, plan, restored)
         assert restored.sources == {"ssd": 36}
@@ -203,10 +203,10 @@ def test_a_disagreement_between_processes_is_found_when_writing(tmp_path):
         commit(second, block)  # staged, not published
         bench.tier.held.wait(10)
         commit(first, block, spoil=True)
-        assert first.drain(10)
+        assert first.drain(60)
         assert first.status()["counters"]["disagreements"] == 1
         bench.tier.release.set()
-        assert second.drain(10)
+        assert second.drain(60)
         assert not bench.records()
         assert first.plan((block,), limit=1).boundary == 0
 
@@ -224,7 +224,7 @@ def test_the_store_is_for_its_owner_alone(tmp_path):
     bench = Bench(tmp_path / "store")
     with bench.open() as cache:
         take_turn(cache, tokens(40))
-        assert cache.drain(10)
+        assert cache.drain(60)
         for path in [bench.folder, *bench.folder.rglob("*")]:
             assert path.stat().st_mode & 0o077 == 0, path
 
@@ -234,7 +234,7 @@ def test_entries_name_every_part_once_with_its_tiers(tmp_path):
     with bench.open() as cache:
         take_turn(cache, tokens(12))
         assert {entry.tiers for entry in cache.entries()} <= {("ram",), ("ram", "ssd")}
-        assert cache.drain(10)
+        assert cache.drain(60)
         listed = list(cache.entries())
         assert [(one.start, one.end, one.tiers) for one in listed] == [
             (0, 4, ("ram", "ssd")),

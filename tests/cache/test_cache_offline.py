@@ -252,7 +252,7 @@ def test_what_waits_to_be_written_while_its_tenant_is_purged_is_not_written(tena
         assert tenants.tier.held.wait(10)  # the first is half written
         purge(tenants.folder, api_key="one", cache_salt=None, every=False, wall_clock=tenants.wall)
         tenants.tier.release.set()
-        assert server.drain(10)
+        assert server.drain(60)
         assert not [path for block in blocks for path in parts_of(tenants, block)]
         assert not list(tenants.folder.glob("quarantine/*/*.rec"))
 
@@ -296,7 +296,7 @@ def test_a_purge_leaves_no_tokens_in_any_file_beside_a_running_server(tenants):
         server.note_tenant(chain[0].parent, key=tenant, cache_salt="mine")
         for block in chain:
             commit(server, block)
-        assert server.drain(10)
+        assert server.drain(60)
         stored = b"".join(path.read_bytes() for path in files(tenants))
         assert all(block.ids in stored for block in chain)
         purge(tenants.folder, api_key="one", cache_salt=None, every=False, wall_clock=tenants.wall)

@@ -150,7 +150,7 @@ def stored(bench, tier):
         cache.commit_features(FEATURE, PICTURE, features_of(PICTURE))
         assert take_turn(cache)[1] == 10
         if tier == "ram":
-            assert cache.drain(10)
+            assert cache.drain(60)
             yield cache
     if tier == "ssd":
         with bench.open() as cache:
@@ -173,7 +173,7 @@ def test_between_plan_and_restore(bench, where, named, tier):
             assert cache.stands(plan, restored.boundary)
             # It stands below the fence, so what it computes is as good as any turn's.
             compute(cache, plan, below)
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert take_turn(cache)[0].boundary >= below
         assert offered(cache) == 10
 
@@ -190,7 +190,7 @@ def test_after_the_restore(bench, where, named, tier):
             assert not cache.stands(plan, 10)
             assert cache.stands(plan, below)
             assert compute(cache, plan, below) == 0
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert offered(cache) == below
         restored, recomputed = take_turn(cache)
         assert (restored.boundary, recomputed) == (below, 10 - below)
@@ -203,14 +203,14 @@ def test_before_each_commit_of_a_cold_turn(bench, where, after):
         plan = plan_for(cache)
         with cache.pinned(plan):
             before = compute(cache, plan, 0, after)
-            assert cache.drain(10)
+            assert cache.drain(60)
             if where is by_command and after <= 4:
                 return  # it has no record yet
             quarantine(BLOCKS[4].name)
             rest = compute(cache, plan, after)
         # What was stored below the named block stays, and nothing above it is stored.
         assert (before, rest) == (after, max(4 - after, 0))
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert offered(cache) == 4
         assert take_turn(cache)[1] == 6
         assert offered(cache) == 10
@@ -227,7 +227,7 @@ def test_while_its_records_wait_to_be_written(bench, named):
         assert tier.held.wait(10)
         in_another_process_quarantines(bench, name)
         tier.release.set()
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert offered(cache) == below
         assert len(bench.records()) == below
     with bench.open() as cache:
@@ -246,9 +246,9 @@ def test_what_waited_behind_a_fence_is_not_held_against_what_was_computed_anew(b
             commit(late, BLOCKS[9], turn=plan, spoil=True)  # a state that went wrong
         other.quarantine(BLOCKS[8].name, Reason.BY_HAND, "a test says so")
         assert take_turn(other)[1] == 10
-        assert other.drain(10)
+        assert other.drain(60)
         tier.release.set()
-        assert late.drain(10)
+        assert late.drain(60)
         for cache in (late, other):
             assert cache.status()["counters"]["disagreements"] == 0
             assert offered(cache) == 10
@@ -297,7 +297,7 @@ def test_no_restart_and_no_loss_brings_it_back_but_computing_does(bench, named, 
         assert bool(features) is (name != FEATURE)
         restored, recomputed = take_turn(cache)
         assert (restored.boundary, recomputed) == (below, 10 - below)
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert offered(cache) == offered(other) == 10
     (bench.folder / "inventory.sqlite").unlink()
     with bench.open() as cache:
@@ -310,7 +310,7 @@ def test_bytes_that_come_back_stay_barred(bench):
     copies = {path: path.read_bytes() for path in bench.records()}
     with bench.open() as cache:
         cache.quarantine(BLOCKS[4].name, Reason.BY_HAND, "a test says so")
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert len(bench.records()) == 5  # four parts, and the picture's features
     for path, data in copies.items():  # as a backup would
         path.write_bytes(data)
@@ -370,7 +370,7 @@ def test_features_that_the_tower_does_not_repeat_take_the_blocks_that_consumed_t
     with stored(bench, "ram") as cache:
         cache.commit_features(FEATURE, PICTURE, spoiled_features(features_of(PICTURE)))
         assert offered(cache) == 4
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert len(bench.records()) == 4
         assert cache.status()["counters"]["disagreements"] == 1
 
@@ -384,14 +384,14 @@ def test_what_a_turn_stands_on_is_moved_when_it_ends(bench, tier):
         with cache.pinned(plan):
             cache.restore(plan, deadline_s=5)
             cache.quarantine(BLOCKS[4].name, Reason.BY_HAND, "a test says so")
-            assert cache.drain(10)
+            assert cache.drain(60)
             held = [path.name for path in bench.records()]
             assert all(any(block.name.hex() in name for name in held) for block in BLOCKS)  # I7
             if tier == "ram":
                 assert cache._ram.get((BLOCKS[7].name, "rows")) is not None
             # Another turn computes them, and may not overwrite them yet.
             assert take_turn(cache)[1] == 0
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert len(bench.records()) == 5
         assert [name.partition(".")[0] for name in aside(bench)] == ["0000000001"] * 6
         assert take_turn(cache)[1] == 6
@@ -406,9 +406,9 @@ def test_what_a_turn_has_only_planned_on_is_not_overwritten(bench):
             cache.quarantine(BLOCKS[4].name, Reason.BY_HAND, "a test says so")
             files = {path: path.read_bytes() for path in bench.records()}
             assert take_turn(cache)[1] == 0
-            assert cache.drain(10)
+            assert cache.drain(60)
             assert {path: path.read_bytes() for path in bench.records()} == files  # I7
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert take_turn(cache)[1] == 6
         assert offered(cache) == 10
 
@@ -426,8 +426,8 @@ def test_a_part_that_is_computed_anew_before_the_old_one_is_moved_stays(bench):
             assert bench.tier.held.wait(10)  # the first is being written, the rest wait
             sweep(*swept[0])
             bench.tier.release.set()
-            assert cache.drain(10)
-        assert cache.drain(10)
+            assert cache.drain(60)
+        assert cache.drain(60)
         assert offered(cache) == 10
         assert len(aside(bench)) == 6
     with bench.open() as cache:
@@ -448,7 +448,7 @@ def test_a_write_waits_for_what_another_process_is_moving_from_its_place(bench, 
 
         monkeypatch.setattr(ssd_module, "Event", Moved)
         assert take_turn(cache)[1] == 6
-        assert cache.drain(10)
+        assert cache.drain(60)
     with bench.open() as cache:
         assert take_turn(cache)[0].sources == {"ssd": 40}
 
@@ -459,11 +459,11 @@ def test_what_another_process_computed_anew_is_not_taken_by_a_turn_that_ends_lat
         with late.pinned(plan):
             late.restore(plan, deadline_s=5)
             other.quarantine(BLOCKS[4].name, Reason.BY_HAND, "a test says so")
-            assert other.drain(10)
+            assert other.drain(60)
             assert take_turn(other)[1] == 6
-            assert other.drain(10)
+            assert other.drain(60)
             assert not late.stands(plan, 10)
-        assert late.drain(10)
+        assert late.drain(60)
         assert len(bench.records()) == 11
         assert offered(late) == offered(other) == 10
 
@@ -482,7 +482,7 @@ def test_a_turn_that_met_a_bad_record_stores_what_it_computes_in_its_place(tmp_p
         assert restored.boundary + recomputed == 10
         assert offered(cache) == 10
         assert cache.status()["counters"]["quarantines"] == 1
-        assert cache.drain(10)
+        assert cache.drain(60)
     with bench.open() as cache:
         assert offered(cache) == 10
         assert cache._fences.last == 1
@@ -493,7 +493,7 @@ def test_many_bad_records_of_one_chain_are_one_fence(bench):
         for path in bench.records():
             path.write_bytes(b"not what was sealed")
         assert take_turn(cache)[0].miss_reason is Miss.CORRUPT
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert cache.status()["fences"] == 1
         assert cache.status()["counters"]["corrupt"] == 10
 
@@ -508,7 +508,7 @@ def test_what_is_quarantined_lies_aside_under_the_fences_number_and_is_accounted
         for number, name in enumerate((BLOCKS[7].name, FEATURE), 2):
             fence = cache.quarantine(name, Reason.BY_HAND, "a test says so")
             assert fence.number == number
-        assert cache.drain(10)
+        assert cache.drain(60)
         gone = set(keys) - {path.name for path in bench.records()}
         assert len(gone) == 7
         assert {name.split(".", 1)[1] for name in aside(bench)} == gone
@@ -529,9 +529,9 @@ def test_quarantine_takes_a_sixteenth_of_the_quota_the_oldest_fence_leaving_firs
             blocks = blocks_of(range(seed * 1000, seed * 1000 + 8))
             for block in blocks:
                 commit(cache, block)
-            assert cache.drain(10)
+            assert cache.drain(60)
             cache.quarantine(blocks[0].name, Reason.BY_HAND, "a test says so")
-            assert cache.drain(10)
+            assert cache.drain(60)
             assert cache.status()["quarantined"]["bytes"] <= 3 * 4096
         left = [name.partition(".")[0] for name in aside(bench)]
         assert left == ["0000000003", "0000000004", "0000000004"]
@@ -541,7 +541,7 @@ def test_of_one_fence_what_bears_the_name_is_kept_rather_than_what_descends(benc
     bench.ssd_bytes = 16 * 4096 * 2 + 4096
     with stored(bench, "ssd") as cache:
         cache.quarantine(BLOCKS[3].name, Reason.BY_HAND, "a test says so")
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert len(aside(bench)) == 2
         assert any(BLOCKS[3].name.hex() in name for name in aside(bench))
 
@@ -552,21 +552,21 @@ def test_a_full_store_keeps_what_it_quarantines_in_the_room_of_what_leaves(bench
             commit(cache, block)
     bench.ssd_bytes = 16 * 4096  # sixteen files lie there
     with bench.open() as cache:
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert cache._ssd.used() == bench.ssd_bytes
         cache.quarantine(BLOCKS[9].name, Reason.BY_HAND, "a test says so")
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert (len(bench.records()), len(aside(bench))) == (15, 1)
 
 
 def test_a_smaller_quota_shrinks_the_quarantine_when_the_store_is_opened(bench):
     with stored(bench, "ssd") as cache:
         cache.quarantine(ROOT, Reason.BY_HAND, "a test says so")
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert len(aside(bench)) == 10
     bench.ssd_bytes = 16 * 4096 * 4
     with bench.open() as cache:
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert len(aside(bench)) == 4
 
 
@@ -598,7 +598,7 @@ def test_a_fence_that_cannot_be_written_holds_here_and_is_written_later(bench):
         cache._fences._tier.put = put
         bench.clock.pass_(SETTLE_AGAIN_S)
         assert offered(cache) == 4  # tries again
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert cache.status()["fences"] == 1
         assert take_turn(cache)[1] == 6
     with bench.open() as cache:
@@ -625,9 +625,9 @@ def test_while_the_fences_cannot_be_read_nothing_is_reused(bench, tier):
 def test_an_index_that_says_a_record_knew_a_fence_that_it_did_not_is_set_right(bench):
     with stored(bench, "ssd") as cache:
         cache.quarantine(BLOCKS[4].name, Reason.BY_HAND, "a test says so")
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert take_turn(cache)[1] == 6
-        assert cache.drain(10)
+        assert cache.drain(60)
         cache.quarantine(b"x" * 32, Reason.BY_HAND, "of nothing")
         cache._quarantine._sweep_soon = lambda *_: None  # so that the index can lie of all of them
         cache.quarantine(BLOCKS[4].name, Reason.BY_HAND, "a test says so")
@@ -636,7 +636,7 @@ def test_an_index_that_says_a_record_knew_a_fence_that_it_did_not_is_set_right(b
             connection.execute("UPDATE parts SET fence = 3")
         for _ in range(2):
             take_turn(cache)
-            assert cache.drain(10)
+            assert cache.drain(60)
         assert offered(cache) == 10
     with bench.open() as cache:
         assert take_turn(cache)[0].sources == {"ssd": 40}
@@ -648,8 +648,8 @@ def test_a_purged_tenants_parts_are_kept_nowhere(bench):
         with cache.pinned(plan):
             cache.restore(plan, deadline_s=5)
             cache.quarantine(ROOT, Reason.PURGED, "purged")
-            assert cache.drain(10)
-        assert cache.drain(10)
+            assert cache.drain(60)
+        assert cache.drain(60)
         assert aside(bench) == []
         assert len(bench.records()) == 1  # the picture's features, which stand alone
 

@@ -80,7 +80,7 @@ def test_any_one_file_may_be_lost_or_damaged(bench, tmp_path, how):
             assert restored.boundary == 10 or relative.parts[0] == "records"
             take_turn(cache, TOKENS)
             assert restore(cache).boundary == 10
-            assert cache.drain(10)
+            assert cache.drain(60)
         with bench.open() as cache:
             assert restore(cache).sources == {"ssd": 40}
 
@@ -169,7 +169,7 @@ def test_what_a_dead_writer_left_is_cleaned_and_a_living_ones_is_not(bench):
             assert len(second._ssd.inventory.parts()) == staged_at
             assert second.plan(others, limit=3).boundary == 0
             held.release.set()
-            assert living.drain(10)
+            assert living.drain(60)
             assert {entry.group for entry in second.entries() if entry.name == others[0].name.hex()}
 
 
@@ -181,7 +181,7 @@ def test_a_killed_process_leaves_a_store_that_opens(tmp_path):
         bench = Bench(Path({str(tmp_path)!r}), EVERY_LAW)
         cache = bench.start()
         take_turn(cache, list(range(41)))
-        cache.drain(10)
+        cache.drain(60)
         bench.tier.hold_puts = True
         take_turn(cache, list(range(100, 141)))
         bench.tier.held.wait(10)
@@ -202,13 +202,13 @@ def test_the_quota_is_kept_on_write_and_at_open(bench):
     whole = len(bench.records()) * 4096
     bench.ssd_bytes = whole // 2
     with bench.open() as cache:
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert cache.status()["tiers"]["ssd"]["bytes"] <= bench.ssd_bytes
         assert 0 < len(bench.records()) * 4096 <= bench.ssd_bytes
         for seed in range(1, 6):
             bench.wall.pass_(100)
             take_turn(cache, [seed * 1000 + one for one in TOKENS])
-            assert cache.drain(10)
+            assert cache.drain(60)
             assert sum(path.stat().st_blocks * 512 for path in bench.records()) <= bench.ssd_bytes
         assert cache.status()["tiers"]["ssd"]["evictions"] > 0
 
@@ -218,7 +218,7 @@ def test_a_store_without_room_takes_nothing(tmp_path):
     bench.ssd_bytes = 1_000
     with bench.open() as cache:
         take_turn(cache, TOKENS)
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert bench.records() == []
         assert cache.status()["counters"]["refused_writes"] == 10
         assert restore(cache).sources == {"ram": 40}
@@ -235,11 +235,11 @@ def test_the_floor_of_free_disk_space_is_kept(bench, monkeypatch):
     bench.free_floor_bytes = 900_000
     count = len(bench.records())
     with bench.open() as cache:
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert len(bench.records()) == count
         free["bytes"] = 890_000
         take_turn(cache, list(range(100, 141)))
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert len(bench.records()) < count
         assert cache.status()["counters"]["refused_writes"] > 0
 
@@ -251,12 +251,12 @@ def test_the_least_recently_used_conversation_leaves_first(tmp_path):
         for seed in (1, 2, 3):
             bench.wall.pass_(1)
             take_turn(cache, [seed * 1000 + one for one in TOKENS])
-        assert cache.drain(10)
+        assert cache.drain(60)
         bench.wall.pass_(1)
         take_turn(cache, [1000 + one for one in TOKENS])  # used again, and not yet written down
         bench.wall.pass_(1)
         take_turn(cache, [4000 + one for one in TOKENS])
-        assert cache.drain(10)
+        assert cache.drain(60)
     with bench.open() as cache:
         reach = [
             cache.plan(blocks_of([seed * 1000 + one for one in TOKENS]), limit=10).boundary
@@ -282,7 +282,7 @@ def test_a_queued_snapshot_keeps_the_rows_below_it_from_looking_dead(tmp_path):
     with bench.open() as cache:
         for block in BLOCKS[:3]:
             commit(cache, block, groups=["rows"])
-        assert cache.drain(10)
+        assert cache.drain(60)
         bench.tier.hold_puts = True
         commit(cache, blocks_of([9, 9, 9, 9])[0], groups=["rows"])
         assert bench.tier.held.wait(10)
@@ -290,7 +290,7 @@ def test_a_queued_snapshot_keeps_the_rows_below_it_from_looking_dead(tmp_path):
         cache._ssd.evict(0)
         assert sum(block.name.hex() in str(bench.records()) for block in BLOCKS[:3]) == 3
         bench.tier.release.set()
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert cache.plan(BLOCKS, limit=3).boundary == 3
 
 
@@ -302,11 +302,11 @@ def test_a_running_turns_rows_are_not_dead_before_its_snapshot_comes(tmp_path):
         with cache.pinned(plan):
             for block in BLOCKS[:3]:
                 commit(cache, block, groups=["rows"], turn=plan)
-            assert cache.drain(10)
+            assert cache.drain(60)
             cache._ram.evict(0)
             cache._ssd.evict(0)
             commit(cache, BLOCKS[2], groups=["state"], turn=plan)
-        assert cache.drain(10)
+        assert cache.drain(60)
         assert cache.plan(BLOCKS, limit=3).boundary == 3
 
 

@@ -65,7 +65,7 @@ def fill(store, engine, *, texts=TEXTS, noted=True):
     for text in texts:
         request = TurnRequest(id="t", input=TextInput(text), sampling=Sampling(), max_tokens=1)
         list(turn(Ledger(request, serving, 0.0)))
-        assert cache.drain(10)
+        assert cache.drain(60)
     cache.close()
     if noted:
         loaded_as = {

@@ -69,7 +69,7 @@ class House:
         self.cache.close()
         between()
         self.cache = self.bench.start()
-        assert self.cache.drain(30)
+        assert self.cache.drain(60)
 
 
 @contextmanager

@@ -51,7 +51,7 @@ class Place:
         self.serving = Serving(self.engine, FakeChat(), self.cache, self.clock, 60.0)
 
     def close(self):
-        assert self.cache.drain(10)
+        assert self.cache.drain(60)
         self.cache.close()
 
     def restart(self, *, lose_index=False):
@@ -75,7 +75,7 @@ class Place:
         assert self.engine.open_runs == 0
         assert isinstance(units[-1], Done)
         self.items |= {item.name: item for item in self.ledger.media}
-        assert self.cache.drain(10)
+        assert self.cache.drain(60)
         deltas = [one for one in units if isinstance(one, Delta)]
         return tuple(t.token for d in deltas for t in d.tokens), units[-1].receipt
 
@@ -97,7 +97,7 @@ class Place:
             accounts.append(Audit(chain, self.items if media else {}))
             list(audit(self.serving, accounts[-1]))
             assert self.engine.open_runs == 0
-        assert self.cache.drain(10)
+        assert self.cache.drain(60)
         return accounts
 
     def stored(self):

@@ -77,7 +77,7 @@ def test_a_killed_child_is_gone_and_so_are_those_of_a_template_that_ends(tmp_pat
         assert template.kill(first) == -9
         template.fork(order(orders), tmp_path / "second.out")
     with closing(opened(tmp_path / "store")) as cache:
-        cache.drain(10)
+        cache.drain(60)
         assert take_census(tmp_path / "store", cache.status(), writers=1).faults == []
 
 
@@ -146,7 +146,7 @@ DAMAGE = [
 def test_the_census_finds_what_does_not_belong(tmp_path, damage):
     with closing(opened(tmp_path)) as cache:
         cache_kit.take_turn(cache, range(1, 20))
-        cache.drain(10)
+        cache.drain(60)
         assert take_census(tmp_path, cache.status(), writers=1).faults == []
         fault = damage(tmp_path, min(tmp_path.glob("records/*/*.rec")))
         faults = take_census(tmp_path, cache.status(), writers=1).faults
@@ -156,7 +156,7 @@ def test_the_census_finds_what_does_not_belong(tmp_path, damage):
 def test_the_census_compares_the_sums_that_a_store_states(tmp_path):
     with closing(opened(tmp_path)) as cache:
         cache_kit.take_turn(cache, range(1, 20))
-        cache.drain(10)
+        cache.drain(60)
         status = cache.status()
         status["tiers"]["ssd"]["bytes"] += 512
         faults = take_census(tmp_path, status, writers=1).faults
@@ -168,7 +168,7 @@ def test_what_is_not_what_computing_gives_is_found(tmp_path):
     block = cache_kit.blocks_of(range(1, 5))[0]
     with closing(opened(tmp_path)) as cache:
         cache_kit.commit(cache, block, spoil=True)
-        cache.drain(10)
+        cache.drain(60)
         found = take_census(tmp_path, cache.status(), writers=1)
         assert found.faults == []
         false = missing(Ledger(tight=False), found)
@@ -207,7 +207,7 @@ def test_what_was_acknowledged_and_is_not_there_is_found(tmp_path):
     with closing(opened(tmp_path, tell=lambda *words: lines.append(words))) as cache:
         block = cache_kit.blocks_of(range(1, 5))[0]
         cache_kit.commit(cache, block)
-        cache.drain(10)
+        cache.drain(60)
         assert ("put", record_key(block.name, "rows")) in lines
         found = take_census(tmp_path, cache.status(), writers=1)
     ledger = ledger_of(*(f"a committed {key}" for key in found.records), "a quiet")

@@ -23,7 +23,7 @@ TIGHT = 10_500
 def commit(cache, blocks, **how):
     for block in blocks:
         cache_kit.commit(cache, block, **how)
-    assert cache.drain(30)
+    assert cache.drain(60)
 
 
 def look(cache, item=IMAGE):

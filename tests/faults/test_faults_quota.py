@@ -86,7 +86,7 @@ def conversation(seed):
 def taken(bench, cache, seed, **how):
     bench.wall.pass_(1)
     done = take_turn(cache, conversation(seed), **how)
-    assert cache.drain(30)
+    assert cache.drain(60)
     return done
 
 
@@ -101,7 +101,7 @@ def test_the_disk_never_holds_more_than_the_quota_after_any_write(tmp_path, file
             cache.commit_features(feature_name_of(picture), picture, features_of(picture))
             if seed % 3 == 2:
                 cache.quarantine(blocks_of(conversation(seed % 7))[2].name, Reason.BY_HAND, "so")
-            assert cache.drain(30)
+            assert cache.drain(60)
             bench.measure()
     assert 0 < bench.most <= bench.ssd_bytes
 
@@ -113,7 +113,7 @@ def test_what_is_set_aside_takes_a_sixteenth_and_the_oldest_leaves(tmp_path):
         for seed in range(6):
             taken(bench, cache, seed)
             cache.quarantine(blocks_of(conversation(seed))[7].name, Reason.BY_HAND, "so")
-            assert cache.drain(30)
+            assert cache.drain(60)
         aside = sorted((tmp_path / "store" / "quarantine").rglob("*.rec"))
         figures = cache.status()["quarantined"]
     assert 0 < bench.most_aside <= bench.ssd_bytes * ASIDE_SHARE
@@ -132,7 +132,7 @@ def test_a_store_that_holds_too_much_is_brought_under_its_quota_when_it_is_opene
     before = du(bench.folder / "records")
     bench.ssd_bytes = before // 3
     with bench.open() as cache:
-        assert cache.drain(30)
+        assert cache.drain(60)
         assert 0 < du(bench.folder / "records") <= bench.ssd_bytes
         assert taken(bench, cache, 5)[1].boundary == 10  # what was used last is still there
         assert du(bench.folder / "records") <= bench.ssd_bytes
@@ -144,12 +144,12 @@ def test_so_is_one_that_is_full_of_another_models_records_and_of_no_index(tmp_pa
         for seed in range(6):
             for block in blocks_of(conversation(seed), model=OTHER):
                 commit(cache, block)
-            assert cache.drain(30)
+            assert cache.drain(60)
     for path in bench.folder.glob("inventory.sqlite*"):
         path.unlink()
     bench.ssd_bytes = du(bench.folder / "records") // 3
     with bench.open() as cache:
-        assert cache.drain(30)
+        assert cache.drain(60)
         assert du(bench.folder / "records") <= bench.ssd_bytes
         taken(bench, cache, 1)
         assert du(bench.folder / "records") <= bench.ssd_bytes
@@ -165,7 +165,7 @@ def test_a_model_that_is_open_elsewhere_is_no_orphan_however_long_ago_it_was_ope
     theirs = blocks_of(conversation(1), model=OTHER)
     for block in theirs:
         commit(other, block)
-    assert other.drain(30)
+    assert other.drain(60)
     bench.wall.pass_(ORPHAN_S * 2)
     bench.ssd_bytes = 24 * FILE
     with bench.open() as cache:
@@ -228,7 +228,7 @@ def test_the_free_floor_is_kept_by_every_kind_of_write(tmp_path, monkeypatch):
             picture = image_of(seed)
             cache.commit_features(feature_name_of(picture), picture, features_of(picture))
             cache.quarantine(blocks_of(conversation(seed))[3].name, Reason.BY_HAND, "so")
-            assert cache.drain(30)
+            assert cache.drain(60)
             # A fence and the index are not refused: they are what keeps a promise.
             small = du(bench.folder) - du(bench.folder / "records", bench.folder / "quarantine")
             assert Usage(None).free >= bench.free_floor_bytes - small
@@ -267,7 +267,7 @@ def test_what_is_over_the_write_budget_stays_in_ram_and_is_counted(tmp_path):
         bench.clock.pass_(HOUR_S)
         for block in blocks_of(conversation(1)):
             commit(cache, block)
-        assert cache.drain(30)
+        assert cache.drain(60)
         assert len(bench.records()) == 10
         cache.quarantine(blocks_of(conversation(1))[9].name, Reason.BY_HAND, "so")
         bench.clock.pass_(HOUR_S)
@@ -325,9 +325,9 @@ with bench.open() as cache:
         take_turn(cache, list(range(41)))
         picture = image_of(1)
         cache.commit_features(feature_name_of(picture), picture, features_of(picture))
-        cache.drain(10)
+        cache.drain(60)
     cache.quarantine(blocks_of(range(41))[1].name, Reason.BY_HAND, "so")
-    cache.drain(10)
+    cache.drain(60)
 """
 
 

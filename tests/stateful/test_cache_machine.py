@@ -108,7 +108,7 @@ class CacheMachine(RuleBasedStateMachine):
             return
         for turn in list(self.open_turns):
             self.end(turn)
-        self.cache.drain(10)
+        self.cache.drain(60)
         self.cache.close()
         self.scope.close()
 
@@ -265,7 +265,7 @@ class CacheMachine(RuleBasedStateMachine):
         try:
             yield other
         finally:
-            other.drain(10)
+            other.drain(60)
             other.close()
 
     def known_now(self):
@@ -286,7 +286,7 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(wanted=st.sets(pictures))
     def look_at_pictures(self, wanted):
         found = self.find(wanted)
-        assert self.cache.drain(10)  # nothing is stored behind a fence that has no number yet
+        assert self.cache.drain(60)  # nothing is stored behind a fence that has no number yet
         for item in wanted:
             if feature_name_of(item) not in found:
                 self.commit_features(item)
@@ -412,14 +412,14 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(free=st.integers(1, 50_000))
     def evict_from_ssd(self, free):
-        assert self.cache.drain(10)
+        assert self.cache.drain(60)
         self.cache._ssd.evict(free)
         for nodes in self.cache._ssd.inventory.trees(lambda _: False).values():
             self.check_nothing_dead(nodes)
 
     @rule(free=st.integers(1, 20_000))
     def evict_features_from_ssd(self, free):
-        assert self.cache.drain(10)
+        assert self.cache.drain(60)
         before, _ = self.cache._ssd.inventory.features.used()
         self.cache._ssd.evict_features(free)
         after, _ = self.cache._ssd.inventory.features.used()
@@ -481,7 +481,7 @@ class CacheMachine(RuleBasedStateMachine):
     def nothing_behind_a_fence_is_offered(self):  # I8
         if not hasattr(self, "cache"):
             return
-        assert self.cache.drain(10)
+        assert self.cache.drain(60)
         for blocks in list(self.chains.values())[-4:]:
             plan = self.cache.plan(blocks, limit=len(blocks), features=consumed_by(blocks))
             assert all(map(self.sound, plan.usable))
@@ -490,7 +490,7 @@ class CacheMachine(RuleBasedStateMachine):
     def bytes_are_what_a_recount_says(self):  # I6
         if not hasattr(self, "cache"):
             return
-        assert self.cache.drain(10)
+        assert self.cache.drain(60)
         ram, ssd = self.cache._ram, self.cache._ssd
         recount = list(ram._tier.list())
         assert sum(size for _, size in recount) == ram.used_bytes <= max(ram.capacity, 0)

@@ -55,7 +55,7 @@ class Place:
         self.serving = Serving(self.engine, FakeChat(), self.cache, self.clock, 60.0)
 
     def restart(self):
-        assert self.cache.drain(10)
+        assert self.cache.drain(60)
         self.cache.close()
         self.open()
 
@@ -87,7 +87,7 @@ def test_a_warm_answer_is_the_cold_answer_at_every_length(place, n):
     tokens = prompts(n)
     cold, cold_receipt = place.ask(tokens, CacheMode.BYPASS)
     first, first_receipt = place.ask(tokens)
-    place.cache.drain(10)
+    place.cache.drain(60)
     warm, receipt = place.ask(tokens)
     assert cold == first == warm
     assert cold_receipt.state_digest == first_receipt.state_digest == receipt.state_digest
@@ -109,7 +109,7 @@ def test_a_prompt_that_leaves_a_stored_one_anywhere_is_still_exact(place, shared
     place.ask(long)
     place.restart()
     warm, receipt = place.ask(mine)
-    place.cache.drain(10)
+    place.cache.drain(60)
     again, again_receipt = place.ask(mine)
     assert warm == again == cold
     assert receipt.state_digest == again_receipt.state_digest == cold_receipt.state_digest
@@ -124,7 +124,7 @@ def test_the_prefill_calls_are_the_grid_whatever_was_restored(place):
     place.ask(tokens, CacheMode.BYPASS)
     cold = place.engine.computed[:]
     place.ask(tokens)
-    place.cache.drain(10)
+    place.cache.drain(60)
     place.engine.computed.clear()
     _, receipt = place.ask(tokens)
     assert place.engine.computed == [unit for unit in cold if unit[0] >= receipt.restored_tokens]
@@ -137,7 +137,7 @@ def test_a_mode_reads_and_writes_what_it_says(place, mode):
     _, first = place.ask(tokens, mode)
     assert (first.committed_tokens > 0) == mode.writes
     place.ask(tokens)
-    place.cache.drain(10)
+    place.cache.drain(60)
     _, second = place.ask(tokens, mode)
     assert (second.restored_tokens > 0) == mode.reads
     assert (second.miss_reason is Miss.BYPASS) == (not mode.reads)
@@ -147,7 +147,7 @@ def test_salts_share_nothing(place):
     tokens = prompts(3 * C)
     _, mine = place.ask(tokens, cache_salt="a")
     for other in ({"cache_salt": "b"}, {}, {"key": b"k" * 32}, {"cache_salt": "a", "key": b"k"}):
-        place.cache.drain(10)
+        place.cache.drain(60)
         _, receipt = place.ask(tokens, **other)
         assert receipt.restored_tokens == 0
         assert receipt.common_prefix_tokens == 0
@@ -172,7 +172,7 @@ def test_a_turn_closed_at_any_unit_seals_a_receipt_and_keeps_its_blocks(place, u
     done = min(units, 4) * C if units <= 4 else 4 * C + 2
     assert (receipt.computed_tokens, receipt.unreached_tokens) == (done, len(tokens) - done)
     assert receipt.committed_tokens == min(units, 4) * C
-    place.cache.drain(10)
+    place.cache.drain(60)
     cold, _ = place.ask(tokens, CacheMode.BYPASS)
     warm, after = place.ask(tokens)
     assert warm == cold
@@ -240,7 +240,7 @@ def test_idle_work_stores_the_next_turns_prefix_and_no_more(place):
     assert done.receipt.kind is Kind.IDLE
     assert done.receipt.prompt_tokens % C == 0
     assert done.receipt.committed_tokens > 0
-    place.cache.drain(10)
+    place.cache.drain(60)
     assert run_idle(place, request, ledger.text) == []
     follow = TurnRequest(
         id="u",
@@ -269,7 +269,7 @@ def test_parts_are_pinned_while_a_turn_prefills_and_free_after(place):
     pinned = []
     tokens = prompts(4 * C + 1)
     place.ask(tokens[: 2 * C + 1])
-    place.cache.drain(10)
+    place.cache.drain(60)
     place.engine.on_unit = lambda *unit: pinned.append(len(place.cache._holds.pinned_keys()))
     place.ask(tokens, max_tokens=2)
     restored = 2 + 2 + 1  # rows of two blocks, their windows, one snapshot

@@ -45,7 +45,7 @@ class Place:
 
     def reopen(self):
         if self.cache is not None:
-            assert self.cache.drain(10)
+            assert self.cache.drain(60)
             self.cache.close()
         self.cache = open_cache(
             model=self.engine.model,
@@ -195,7 +195,7 @@ def run(place, *requests):
         assert ended.wait(20)
     wait_for(lambda: not scheduler.status()["idle_work"])
     assert scheduler.stop(20)
-    assert place.cache.drain(10)
+    assert place.cache.drain(60)
     return receipts
 
 

@@ -58,7 +58,7 @@ class Place:
         self.serving = Serving(self.engine, FakeChat(), self.cache, self.clock, 60.0)
 
     def restart(self):
-        assert self.cache.drain(10)
+        assert self.cache.drain(60)
         self.cache.close()
         self.open()
 
@@ -76,7 +76,7 @@ class Place:
         assert self.engine.open_runs == 0
         assert isinstance(units[-1], Done)
         deltas = [one for one in units if isinstance(one, Delta)]
-        self.cache.drain(10)
+        self.cache.drain(60)
         tokens = tuple(token.token for delta in deltas for token in delta.tokens)
         return tokens, units[-1].receipt
 
@@ -247,7 +247,7 @@ def test_a_turn_closed_at_any_unit_keeps_what_it_made(place, units):
     else:
         assert hits(receipt) == [False, False]
         assert receipt.unreached_tokens == receipt.prompt_tokens - receipt.computed_tokens
-    place.cache.drain(10)
+    place.cache.drain(60)
     cold, _ = place.ask(asked, mode=CacheMode.BYPASS)
     warm, after = place.ask(asked)
     assert warm == cold
@@ -266,7 +266,7 @@ def test_idle_work_carries_the_pictures_along(place):
     (*_, done) = idle(more, answer)
     assert place.towers == 0
     assert hits(done.receipt) == [True]
-    place.cache.drain(10)
+    place.cache.drain(60)
     turns = (user("look:", RED, "well?"), said(answer), user("and " * 3))
     warm, receipt = place.ask(*turns)
     assert receipt.restored_tokens >= done.receipt.prompt_tokens

@@ -54,7 +54,7 @@ class House:
 
     def drain(self):
         for cache in self.caches:
-            assert cache.drain(10)
+            assert cache.drain(60)
 
     def close(self):
         self.drain()

@@ -304,7 +304,7 @@ class Bench:
         finally:
             if self.tiers:
                 self.tier.release.set()
-            cache.drain(10)
+            cache.drain(60)
             cache.close()
 
     def start(self, *, model: ModelName = MODEL) -> Cache:

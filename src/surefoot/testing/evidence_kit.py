@@ -57,7 +57,7 @@ class Archive:
     ) -> tuple[Receipt, Evidence]:
         """Take a turn and enter it into the journal; ``media`` are items by their first token."""
         receipt, evidence = take_turn(cache, tokens, receipt_id, media=media, salt=salt)
-        assert cache.drain(10)
+        assert cache.drain(60)
         journal = self.journal(cache)
         journal.enter(receipt, evidence, counters=COUNTERS, at=self.bench.wall())
         assert (journal.entered, journal.dropped, journal.failed) == (1, 0, 0)
