@@ -1,13 +1,23 @@
 """Answers in the shapes that real servers send, over a transport that streams."""
 
 import asyncio
+import html
 import json
+from urllib.parse import quote, quote_plus
 
 import httpx
 import pytest
 
 from surefoot.errors import CapacityError, RequestError
-from surefoot.probe.asking import BUSY_TRIES, HUNG_UP, NEVER, Asker, must_answer
+from surefoot.probe.asking import (
+    BROKE_WAITS_S,
+    BUSY_TRIES,
+    HUNG_UP,
+    NEVER,
+    PATIENCE_S,
+    Asker,
+    must_answer,
+)
 
 KEY = "sk-very-secret-0451"
 
@@ -23,7 +33,7 @@ class Scripted(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request):
         body = await request.aread()
         self.sent.append((request, json.loads(body) if body else None))
-        step = self.steps.pop(0)
+        step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
         if isinstance(step, Exception):
             raise step
         status, headers, chunks = step
@@ -223,13 +233,28 @@ def test_how_long_to_wait_is_read_in_any_form(headers, wait):
     assert waits == [wait]
 
 
-def test_what_breaks_once_is_asked_once_more():
-    for accident in (httpx.RemoteProtocolError("peer closed"), refusal(502, {"error": "gone"})):
-        reply, transport, _ = asked(accident, stream(piece("a")))
-        assert reply.ok
-        reply, transport, _ = asked(accident, accident, stream(piece("a")))
-        assert not reply.ok
-        assert len(transport.sent) == 2
+@pytest.mark.parametrize(
+    "accident",
+    [
+        httpx.RemoteProtocolError("peer closed"),
+        refusal(502, {"error": "gone"}),
+        stream(piece("a"), {"error": {"code": 502, "message": "Provider disconnected"}}),
+    ],
+)
+def test_what_breaks_now_and_then_is_asked_again(accident):
+    reply, _, waits = asked(accident, accident, stream(piece("a")))
+    assert reply.ok
+    assert waits == [*BROKE_WAITS_S]
+    reply, transport, _ = asked(accident, accident, accident, stream(piece("a")))
+    assert not reply.ok
+    assert len(transport.sent) == 3
+
+
+def test_a_server_that_asks_for_an_hour_is_left_busy():
+    reply, transport, waits = asked(refusal(429, {"error": "later"}, **{"retry-after": "3600"}))
+    assert reply.busy
+    assert sum(waits) <= PATIENCE_S
+    assert len(transport.sent) == 2
 
 
 def test_silence_beyond_patience_is_never():
@@ -346,7 +371,7 @@ def test_a_restarting_server_is_waited_for_until_it_answers():
             await asker.wait_answering(timeout_s=timeout_s)
 
     asyncio.run(go(60))
-    assert not transport.steps
+    assert len(transport.sent) == 6
     transport.steps = [refusal(503, {})] * 100
     with pytest.raises(CapacityError, match="did not come back"):
         asyncio.run(go(3))
@@ -392,6 +417,89 @@ def test_pings_are_no_answer_and_an_answer_has_an_end():
     assert reply.error == NEVER
     reply, _, _ = asked(raw(*[b"data: " + LINE + b"\n\n"] * 2_000))
     assert "did not end" in reply.error
+
+
+@pytest.mark.parametrize("status", [200, 502])
+@pytest.mark.parametrize("begins", [b"", b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'])
+def test_a_body_that_drips_for_ever_is_left(status, begins):
+    class Drips(httpx.AsyncByteStream):
+        async def __aiter__(self):
+            yield begins
+            await asyncio.Event().wait()
+
+    class Transport(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request):
+            headers = {"content-type": "text/event-stream"}
+            return httpx.Response(status, headers=headers, stream=Drips())
+
+    async def go():
+        async with Asker("http://s/v1", clock=lambda: 0.0, transport=Transport()) as asker:
+            asker.patience_s = 0.01
+            return await asker.ask({"messages": []})
+
+    assert asyncio.run(go()).error == (
+        "the answer did not end" if begins and status == 200 else NEVER
+    )
+
+
+CALL = {"index": 0, "id": "call-1", "function": {"name": "look", "arguments": '{"day'}}
+REST = {"index": 0, "function": {"arguments": '": 1}'}}
+
+
+def test_a_tool_call_is_its_name_and_its_arguments_however_it_is_cut():
+    cut, _, _ = asked(stream(calls(CALL), calls(REST)))
+    whole = {"index": 0, "id": "call-2", "function": {"name": "look", "arguments": '{"day": 1}'}}
+    once, _, _ = asked(stream(piece("a"), calls(whole)))
+    assert json.loads(cut.text) == [["look", '{"day": 1}']]
+    assert once.text == f"a{cut.text}"
+
+
+def calls(*said):
+    return {"choices": [{"index": 0, "delta": {"tool_calls": said}, "finish_reason": None}]}
+
+
+@pytest.mark.parametrize(
+    ("others", "tells"), [([-9999.0, -9999.0], False), ([-9999.0, -18.0], True), ([], False)]
+)
+def test_logprobs_of_choices_that_are_all_certain_are_none(others, tells):
+    token = {"token": "4", "logprob": 0.0}
+    top = [token, *({"token": f"{at}", "logprob": value} for at, value in enumerate(others, 5))]
+    logprobs = {"content": [token | {"top_logprobs": top}]}
+    reply, _, _ = asked(stream(piece("4", logprobs=logprobs)))
+    assert (reply.tokens is not None) is tells
+
+
+def test_no_answer_is_too_odd_to_be_read():
+    deep, _, _ = asked((400, {}, [b"[" * 200_000]))
+    assert deep.error.startswith("400: ")
+    huge = piece("a", logprobs={"content": [{"token": "a", "logprob": -(10**400)}]})
+    reply, _, _ = asked(stream(huge))
+    assert (reply.text, reply.tokens) == ("a", None)
+    headers = {"content-type": "text/event-stream; charset=rot13"}
+    reply, _, _ = asked((200, headers, [b"data: " + LINE + b"\n\n"]))
+    assert reply.text == "one\u2028two"
+
+
+SECRET = "sk/SECRET+0123456789/abc=&"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        quote(SECRET, safe=""),
+        quote_plus(SECRET),
+        html.escape(SECRET),
+        "sk&#x2F;SECRET&#x2B;0123456789&#x2F;abc&#x3D;&#x26;",
+        "sk&#47;SECRET&#43;0123456789&#47;abc&#61;&#38;",
+        json.dumps(SECRET).strip('"').replace("/", "\\/"),
+    ],
+)
+@pytest.mark.parametrize("before", [0, 150, 190, 390])
+def test_no_spelling_of_a_key_and_no_part_of_it_is_in_an_error(written, before):
+    page = ("x" * before + f"<a href='{written}'>").encode()
+    reply, _, _ = asked((403, {"content-type": "text/html"}, [page]), keys=(SECRET,))
+    assert "SECRET" not in reply.error
+    assert "[key]" in reply.error or before > 300
 
 
 def shown(*tokens):

@@ -5,7 +5,8 @@ from itertools import count
 import pytest
 
 from surefoot.probe.asking import NEVER, Asker, Reply, Token
-from surefoot.probe.judge import FAR_LEAST_NAT, judge
+from surefoot.probe.failures import FAR_LEAST_NAT
+from surefoot.probe.judge import judge
 from surefoot.probe.legs import Facts
 from surefoot.probe.plants import Plants
 from surefoot.probe.trail import Budget, Request, Role, Seen, Trail
@@ -21,7 +22,8 @@ COLD_S, WARM_S = 1.0, 0.1
 class Scene:
     """A trail that is written down instead of walked; times differ by a hair, as real ones do."""
 
-    def __init__(self, controls=8):
+    def __init__(self, controls=8, logprobs=True):
+        self.logprobs = logprobs
         self.plants = Plants(1)
         self.asker = Asker("http://nowhere/v1", clock=lambda: 0.0)
         self.trail = Trail(
@@ -49,13 +51,17 @@ class Scene:
             prompt_tokens=700,
             completion_tokens=4,
             counters={"cached_tokens": cached},
-            tokens=(Token(text[:1], logprob, ((text[:1], logprob), ("?", -2.0))),),
+            tokens=self.tokens(text, logprob) if self.logprobs else None,
             ttft_s=self.time(quick if seconds is None else seconds),
             error=error,
         )
         seen = Seen(request, reply, role)
         self.trail.seen.append(seen)
         return seen
+
+    def tokens(self, text, logprob):
+        second = -2.0 if -100 < logprob < 0 else -9999.0
+        return (Token(text[:1], logprob, ((text[:1], logprob), ("?", second))),)
 
     def pair(self, request, text, warm_text=None, times=3, **changes):
         """A request asked cold once and warm some times."""
@@ -215,7 +221,44 @@ def test_twins_equal_to_the_last_digit_are_contamination(scene, wides, talls, ve
         donor = scene.saw(Role.PLAIN, scene.request(f"wide {number}"), "Red", logprob=wide)
         accused = scene.saw(Role.PLAIN, scene.request(f"tall {number}"), "Red", logprob=tall)
         scene.trail.twins.append((accused, donor, "the pictures differ"))
+    reaching(scene, -0.5, -0.6)
     assert scene.verdict().verdict is verdict
+
+
+def reaching(scene, one, other):
+    """Pictures that share no bytes, and answers to them that differ or do not."""
+    scene.trail.reaching.append(
+        (
+            scene.saw(Role.PLAIN, scene.request("wide"), "Red", logprob=one),
+            scene.saw(Role.PLAIN, scene.request("almost the same, tall"), "Red", logprob=other),
+        )
+    )
+
+
+def test_twins_prove_nothing_where_what_differs_may_not_reach_the_model(scene):
+    code = scene.plants.code()
+    scene.pair(scene.request("A", code), code)
+    for number, logprob in enumerate((-0.1, -0.3)):
+        donor = scene.saw(Role.PLAIN, scene.request(f"wide {number}"), "Red", logprob=logprob)
+        accused = scene.saw(Role.PLAIN, scene.request(f"tall {number}"), "Red", logprob=logprob)
+        scene.trail.twins.append((accused, donor, "the pictures differ"))
+    assert scene.verdict().verdict is Verdict.INCONCLUSIVE
+    reaching(scene, -0.5, -0.5)
+    assert scene.verdict().verdict is Verdict.INCONCLUSIVE
+    scene.trail.reaching.clear()
+    reaching(scene, -0.5, -0.6)
+    assert scene.verdict().verdict is Verdict.CONTAMINATED
+
+
+def test_twins_that_differ_without_the_cache_need_no_other_proof(scene):
+    code = scene.plants.code()
+    scene.pair(scene.request("A", code), code)
+    for number, logprob in enumerate((-0.1, -0.3)):
+        donor = scene.saw(Role.PLAIN, scene.request(f"wide {number}"), "Red", logprob=logprob)
+        accused = scene.saw(Role.PLAIN, scene.request(f"tall {number}"), "Red", logprob=logprob)
+        scene.saw(Role.REFERENCE, accused.request, "Red", logprob=logprob - 0.01)
+        scene.trail.twins.append((accused, donor, "the pictures differ"))
+    assert scene.verdict().verdict is Verdict.CONTAMINATED
 
 
 def test_a_lost_fact_is_wrong(scene):

@@ -1,24 +1,20 @@
 """The text legs make the exchanges they claim, and catch the faults they are meant for."""
 
-import asyncio
 import json
 import re
 from dataclasses import replace
 
 import httpx
 import pytest
-from leg_walks import BARE, Walked
+from leg_walks import BARE, Model, Walked, labelled, own, system, walked
 
 from surefoot.probe import legs_text
-from surefoot.probe.asking import Asker
-from surefoot.probe.legs import Facts, Run
+from surefoot.probe.legs import Facts
 from surefoot.probe.legs_length import REPLAYS, WITNESS_REPLAYS
-from surefoot.probe.legs_many import LANES_AT_ONCE, SESSIONS_AGAIN, SESSIONS_LEAST, SESSIONS_MOST
+from surefoot.probe.legs_many import SESSIONS_LEAST, SESSIONS_MOST
 from surefoot.probe.legs_text import TEXT_LEGS
-from surefoot.probe.plants import Plants
 from surefoot.probe.proofs import PROOFS
-from surefoot.probe.tasks import Tasks
-from surefoot.probe.trail import Budget, NotApplicable, Role, Trail, Unsettled
+from surefoot.probe.trail import Budget, NotApplicable, Role, Unsettled
 from surefoot.probe.verdicts import Verdict
 from surefoot.probe.witnesses import Timed
 from surefoot.testing.broken_faults import Behaviour, Fault, Skills
@@ -49,6 +45,7 @@ CAUGHT = [
     ("boundaries", Fault.COUNTER_TOO_HIGH, Verdict.INCONCLUSIVE),
     ("interleave", Fault.WRONG_BOUNDARY, Verdict.WRONG),
     ("fork", Fault.DONOR_LENGTH, Verdict.CONTAMINATED),
+    ("turns", Fault.REWOUND, Verdict.CONTAMINATED),
     ("sessions", Fault.EVICTED_MIXUP, Verdict.CONTAMINATED),
     ("lanes", Fault.SHARED_ENTRY, Verdict.CONTAMINATED),
     ("edits", Fault.DONOR_LENGTH, Verdict.CONTAMINATED),
@@ -71,6 +68,19 @@ def test_it_does_so_on_servers_that_offer_nothing_but_answers(name, fault, verdi
     assert found.verdict is verdict, found.reason
 
 
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("turns", Fault.ANSWER_SHIFTED),
+        ("turns", Fault.LONG_ANSWER_OVERWRITES),
+        ("cancelled", Fault.POISONED_IN_DECODE),
+    ],
+)
+def test_a_state_that_damages_no_code_shows_in_logprobs(name, fault):
+    found = judged(name, fault)
+    assert found.verdict is Verdict.WRONG, found.reason
+
+
 @pytest.mark.parametrize("when", legs_text.HANG_UPS)
 def test_a_hang_up_at_any_time_shows_a_poisoned_state(monkeypatch, when):
     monkeypatch.setattr(legs_text, "HANG_UPS", (when,))
@@ -78,80 +88,6 @@ def test_a_hang_up_at_any_time_shows_a_poisoned_state(monkeypatch, when):
 
 
 # --- the exchanges -------------------------------------------------------------------------------
-
-
-class Model:
-    """Answers the newest code of a prompt; its tokenizer is as uneven as asked for.
-
-    ``uneven`` letters of an opening take a token more, and each of ``wide`` words takes two.
-    """
-
-    def __init__(self, *, counts=True, recall_tokens=10**9, uneven="", wide=()):
-        self.counts = counts
-        self.recall_tokens = recall_tokens
-        self.uneven = uneven
-        self.wide = wide
-        self.bodies = []
-        self.working = self.most_at_once = self.left = 0
-
-    async def __call__(self, request):
-        body = json.loads(request.content)
-        self.bodies.append(body)
-        self.working += 1
-        self.most_at_once = max(self.most_at_once, self.working)
-        try:
-            for _ in range(4):
-                await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            self.left += 1
-            raise
-        finally:
-            self.working -= 1
-        text = "\n".join(message["content"] for message in body["messages"])
-        tokens = self.tokens(text)
-        codes = list(re.finditer(r"\d{6}", text))
-        near = codes and tokens - self.tokens(text[: codes[-1].end()]) < self.recall_tokens
-        usage = {"prompt_tokens": tokens, "completion_tokens": 6} if self.counts else None
-        answer = codes[-1].group() if near else "I do not know."
-        choice = {"message": {"content": answer}, "finish_reason": "stop"}
-        return httpx.Response(200, json={"choices": [choice], "usage": usage})
-
-    def tokens(self, text):
-        words = text.split()
-        opening = next((word for word in words if word.isupper() and len(word) == 8), "")
-        more = sum(letter in self.uneven for letter in opening)
-        return len(words) + more + sum(word in self.wide for word in words)
-
-
-def walked(name, model=None, facts=None, *, budget=None, controls=(), seed=1):
-    """The trail of one leg, and the model that answered it."""
-    model = model or Model()
-
-    async def run():
-        asker = Asker("http://x/v1", clock=lambda: 0.0, transport=httpx.MockTransport(model))
-        async with asker:
-            plants = Plants(seed)
-            tasks = Tasks(plants, words_per_token=1.0, overhead_tokens=15)
-            run_ = Run(asker, plants, tasks, facts or Facts(length=600, block_tokens=16))
-            spend = budget or Budget(400_000, 600.0, 0.0)
-            trail = Trail(asker, plants, spend, lambda _: None, list(controls), name=name)
-            await LEGS[name].walk(run_, trail)
-            return trail
-
-    return asyncio.run(run()), model
-
-
-def own(trail):
-    """What a leg asked but for the proofs that its model can do the task."""
-    return [seen for seen in trail.seen if "proof" not in seen.request.label]
-
-
-def labelled(trail, beginning):
-    return [seen for seen in own(trail) if seen.request.label.startswith(beginning)]
-
-
-def system(seen):
-    return seen.request.body["messages"][0]["content"]
 
 
 @pytest.mark.parametrize("name", LEGS)
@@ -178,8 +114,8 @@ def test_a_leg_asks_for_about_what_it_says(name):
     facts = Facts(length=600, block_tokens=16, context_tokens=1_300)
     budget = Budget(12 * 2 * SESSIONS_LEAST * 600, 600.0, 0.0)  # few sessions
     trail, _ = walked(name, facts=facts, budget=budget)
-    proofs = 0 if name == "long" else PROOFS * facts.length
-    asked = trail.asker.spent_tokens - proofs
+    proofs = {"long": 0, "turns": 2 * PROOFS}.get(name, PROOFS)
+    asked = trail.asker.spent_tokens - proofs * facts.length
     assert 0.8 * LEGS[name].cost(facts) < asked < 1.25 * LEGS[name].cost(facts)
 
 
@@ -288,35 +224,18 @@ def test_sessions_are_as_many_as_the_budget_allows(tokens, seconds, cold_s, coun
     controls = [Timed(600, cold_s)]
     budget = Budget(tokens, seconds, 0.0)
     trail, _ = walked("sessions", budget=budget, controls=controls)
-    sessions = {seen.request.expected for seen in labelled(trail, "session")}
+    sessions = {seen.request.label for seen in labelled(trail, "session")}
     assert len(sessions) == pytest.approx(count, abs=1)
 
 
-def test_sessions_come_back_in_another_order_and_some_of_them_twice():
-    trail, _ = walked("sessions")
-    cold = [seen.request.label for seen in own(trail) if seen.role is Role.COLD]
-    back = [seen.request.label for seen in own(trail) if seen.role is Role.PLAIN]
-    warm = [seen for seen in own(trail) if seen.role is Role.WARM]
-    assert sorted(cold) == sorted(back)
-    assert cold != back
-    assert len(warm) == SESSIONS_AGAIN
-    everything = own(trail)
-    for seen in warm:  # right after, so that nothing can have pushed it out
-        assert everything[everything.index(seen) - 1].request is seen.request
+class OneTurn(Model):
+    """Finds no code past an assistant's turn."""
 
-
-def test_lanes_share_a_preamble_and_are_asked_at_once_before_they_are_alone():
-    trail, model = walked("lanes")
-    half = LANES_AT_ONCE // 2
-    assert model.most_at_once == LANES_AT_ONCE
-    assert len({system(seen) for seen in own(trail)}) == 1
-    roles = [seen.role for seen in own(trail)]
-    assert roles == [Role.PLAIN] * (half + LANES_AT_ONCE) + [Role.WARM] * LANES_AT_ONCE
-    codes = [seen.request.expected for seen in own(trail)]
-    assert len(set(codes[:half])) == half
-    assert len(set(codes[half : half + LANES_AT_ONCE])) == LANES_AT_ONCE
-    assert set(codes[:half]) < set(codes[half : half + LANES_AT_ONCE])
-    assert codes[half : half + LANES_AT_ONCE] == codes[half + LANES_AT_ONCE :]
+    async def __call__(self, request):
+        reply = await super().__call__(request)
+        if "assistant" in request.content.decode():
+            return httpx.Response(200, json={"choices": [{"message": {"content": "Well."}}]})
+        return reply
 
 
 def test_edits_replace_a_code_by_one_as_long_and_go_back():
@@ -334,14 +253,28 @@ def test_edits_replace_a_code_by_one_as_long_and_go_back():
     assert all(turns[:2] == edited.request.body["messages"][:2] for turns in anew)
 
 
-def test_edits_of_a_code_at_the_beginning_are_no_witness_of_reuse():
-    class OneTurn(Model):  # finds no code past an assistant's turn
-        async def __call__(self, request):
-            reply = await super().__call__(request)
-            if "assistant" in request.content.decode():
-                return httpx.Response(200, json={"choices": [{"message": {"content": "Well."}}]})
-            return reply
+@pytest.mark.parametrize("model", [Model(), OneTurn()])
+def test_edits_end_with_the_same_words_in_other_case_and_by_another_role(model):
+    trail, _ = walked("edits", model)
+    original = [seen for seen in own(trail) if seen.request.label == "original 2"][-1]
+    recased, by_user = own(trail)[-legs_text.SPELLINGS :]
+    assert (recased.role, by_user.role) == (Role.PLAIN, Role.PLAIN)
+    first, *others = recased.request.body["messages"]
+    assert others == original.request.body["messages"][1:]
+    assert first["content"] != system(original)
+    assert first["content"].lower() == system(original).lower()
+    half = len(system(original)) // 3
+    assert first["content"][:half] == system(original)[:half]
+    turns = by_user.request.body["messages"]
+    assert [one["role"] for one in turns] == ["user", "assistant", "user"]
+    assert turns[0]["content"] == system(original)
+    assert (recased.request.expected, by_user.request.expected) == (
+        original.request.expected,
+        None,
+    )
 
+
+def test_edits_of_a_code_at_the_beginning_are_no_witness_of_reuse():
     trail, _ = walked("edits", OneTurn())
     edited = labelled(trail, "edit 1")
     assert [seen.role for seen in edited] == [Role.PLAIN, *[Role.WARM] * 3]
@@ -364,7 +297,29 @@ def test_cancelled_asks_whole_what_it_left():
         before = wire[wire.index(messages) + 1 :]
         assert before[0] == messages  # nothing came between leaving it and asking it
     stories = [body for body in model.bodies if legs_text.STORY in json.dumps(body)]
-    assert len(stories) == len(legs_text.HANG_UPS)
+    assert len(stories) == len(legs_text.HANG_UPS) + 1
+
+
+def test_cancelled_goes_on_from_the_last_story_that_it_left():
+    trail, _ = walked("cancelled")
+    left, gone_on = labelled(trail, "story 3")
+    assert (left.role, gone_on.role) == (Role.LEFT, Role.WARM)
+    *told, answer, turn = gone_on.request.body["messages"]
+    assert told == left.request.body["messages"]
+    assert answer == {"role": "assistant", "content": left.reply.said}
+    assert turn["content"] == legs_text.STORY
+    assert own(trail)[-1] is gone_on
+
+
+def test_cancelled_goes_on_from_a_stand_in_where_nothing_came():
+    class Silent(Model):
+        def answer(self, body):
+            story = legs_text.STORY in json.dumps(body)
+            return "" if story else super().answer(body)
+
+    trail, _ = walked("cancelled", Silent())
+    gone_on = own(trail)[-1].request.body["messages"]
+    assert gone_on[-2]["content"] == legs_text.ANSWERS[0]
 
 
 def test_cancelled_hangs_up_before_the_answer_begins():
@@ -382,22 +337,10 @@ def rungs(trail):
     return {length: lengths.count(length) for length in dict.fromkeys(lengths)}
 
 
-def test_long_takes_the_first_rung_that_the_model_can_do_and_leaves_each_other_at_once():
+def test_long_takes_the_first_rung_that_the_model_can_do_and_leaves_the_others_at_once():
     trail, _ = walked("long", Model(recall_tokens=3_500))
     # Two phrasings are tried on a rung, each up to its first wrong answer.
     assert rungs(trail) == {6_000: 2, 4_000: 2, 3_000: PROOFS}
-    again = [seen for seen in trail.seen if seen.role in ASKED]
-    cold = [seen for seen in trail.of(Role.COLD) if " at 3,000" in seen.request.label]
-    assert again[0].request is cold[-1].request
-    assert all(seen.reply.prompt_tokens > 2_900 for seen in again)
-    assert [seen.role for seen in again[:2]] == [Role.WARM] * 2
-    for first, second in zip(again[::2], again[1::2], strict=True):
-        assert first.request is second.request
-        assert second.role is Role.WARM
-    assert {id(seen.request) for seen in again[:2]} == {id(seen.request) for seen in again[-2:]}
-    for seen in again:
-        place = system(seen).index(seen.request.expected)
-        assert len(system(seen)[:place].split()) < 60
 
 
 @pytest.mark.parametrize(
@@ -436,7 +379,7 @@ def test_long_is_not_stopped_by_one_prompt_that_was_held_up():
 def test_long_skips_rungs_beyond_its_share_of_the_budget():
     trail, _ = walked("long", budget=Budget(3 * 13 * 3_000 + 9_000, 600.0, 0.0))
     assert rungs(trail) == {3_000: PROOFS}
-    with pytest.raises(Unsettled, match=r"1,000: it asks for about 13,000 tokens"):
+    with pytest.raises(Unsettled, match=r"1,000: it asks for about 13,200 tokens"):
         walked("long", budget=Budget(36_000, 600.0, 0.0))
 
 

@@ -16,6 +16,19 @@ SHORT = {
     Fault.EVICTED_MIXUP: "sessions",
     Fault.COUNTER_ZERO: "fork",
     Fault.COUNTER_TOO_HIGH: "fork",
+    Fault.ANSWER_SHIFTED: "turns",
+    Fault.DONOR_LENGTH_BEYOND_1024: "long",
+    Fault.KEY_FIRST_PICTURE_ONLY: "image-order",
+    Fault.TOOLS_KEYED_BY_NAMES: "tools",
+    Fault.SALT_FIRST_16_CHARACTERS: "salts",
+    Fault.SALT_CASE_FOLDED: "salts",
+    Fault.REWOUND: "turns",
+    Fault.PICTURE_NUMBER_AFTER_RESTART: "restart",
+    Fault.EVICTED_WHILE_SHARED: "sessions",
+    Fault.STRANGERS_IN_FLIGHT: "lanes",
+    Fault.SHARED_ENTRY_FROM_8: "lanes",
+    Fault.LONG_ANSWER_OVERWRITES: "turns",
+    Fault.POISONED_IN_DECODE: "cancelled",
 }
 
 

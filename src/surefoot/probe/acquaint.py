@@ -32,6 +32,7 @@ STEP_TOKENS = 90  # the tries differ by this, so that their counters tell the si
 FASTER = 0.8  # as a first look, not as a proof: warm takes at most this share of cold
 PATIENCE_LEAST_S, PATIENCE_TIMES = 30.0, 20.0  # a request may take so many cold ones' time
 ASKS_AGAIN = 3
+TOKENS_LEAST, TOKENS_MOST = 0.5, 8.0  # of one word of filler, with any tokenizer
 MISUSED = (400, 422)  # how a field of the wrong type is refused; anything else says nothing of it
 ASK = "Reply with the single word OK."
 
@@ -79,7 +80,8 @@ async def _model(asker: Asker, facts: Facts, model: str | None, learn: Told) -> 
     cards = [one for one in every if isinstance(one, Mapping) and one.get("id")]
     if model is None and not cards:
         raise RequestError(f"{asker.url} lists no models ({status}); give --model, or another URL")
-    asker.model = model or str(cards[0]["id"])
+    listed_first = str(cards[0]["id"]).encode("utf-8", "replace").decode() if cards else ""
+    asker.model = model or listed_first
     card = next((one for one in cards if one["id"] == asker.model), {})
     meta = card.get("meta")
     for place in (card, meta if isinstance(meta, Mapping) else {}):
@@ -105,7 +107,7 @@ async def _dialect(trail: Trail, learn: Told) -> Tasks:
     ):
         asker.dialect = tried
         first = await asker.ask({"messages": [message("user", f"{plants.opening()} {ASK}")]})
-        if first.ok or first.status == 0:
+        if first.status not in MISUSED:
             break
     must_answer(first, asker.url)
     if not first.tokens:
@@ -117,9 +119,10 @@ async def _dialect(trail: Trail, learn: Told) -> Tasks:
     longer = await asker.ask({"messages": [message("system", text), message("user", ASK)]})
     must_answer(longer, asker.url)
     if first.prompt_tokens and longer.prompt_tokens:
-        words = len(text.split())
-        tasks.words_per_token = words / max(1, longer.prompt_tokens - first.prompt_tokens)
-        tasks.overhead_tokens = first.prompt_tokens + 15  # a code and a longer question
+        words, tokens = len(text.split()), longer.prompt_tokens - first.prompt_tokens
+        if TOKENS_LEAST * words <= tokens <= TOKENS_MOST * words:  # else it counts something else
+            tasks.words_per_token = words / tokens
+            tasks.overhead_tokens = first.prompt_tokens + 15  # a code and a longer question
     return tasks
 
 

@@ -5,28 +5,36 @@ reply too: the probe learns from it. Only a server that cannot be reached at all
 """
 
 import asyncio
+import codecs
+import html
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import httpx
 
 from surefoot.errors import CapacityError, RequestError
 from surefoot.events import Events
+from surefoot.probe.plants import texts_of
 
 CHAT = "chat/completions"
 CONNECT_S = 10.0
 PATIENCE_S = 120.0  # the longest silence before a request counts as never answered
-BUSY = (429, 503)
+BUSY = (429, 503, 529)
 BUSY_TRIES = 8
+BROKE_WAITS_S = (1.0, 5.0)  # before a request that failed by accident is sent again
 ENDLESS_TIMES = 3.0  # an answer that takes so many times the patience does not end
+WORDS_LEAST = 2  # words of a prompt to a token, at most: what a budget counts without a counter
+NEVER_NAT = -100.0  # logprobs below stand for "not at all"
 ERROR_MOST = 400  # characters of a server's words that are kept
 BUSY_WAIT_S = 1.0
 REACHED_EVERY_S = 0.5
 NEVER = "never"  # the error of a request that got no answer within the probe's patience
+ENDLESS = "the answer did not end"
 HUNG_UP = "the probe hung up"  # that of one that was left on purpose
 
 # Where servers say how many tokens of a prompt they did not compute, and what we call it.
@@ -189,14 +197,15 @@ class Asker:
         self, body: Mapping[str, Any], *, key: int = 0, headers: Mapping[str, str] | None = None
     ) -> Reply:
         """Send one request and wait for the whole answer; busy servers are asked again."""
-        failed = False
+        waited_s, accidents = 0.0, iter(BROKE_WAITS_S)
         for _ in range(BUSY_TRIES):
             reply, again_s = await self._once(body, key=key, headers=headers or {}, pieces=None)
-            # Any server may fail once; one that fails on this request fails again.
-            if again_s is None and _broke(reply) and not failed:
-                failed, again_s = True, BUSY_WAIT_S
-            if again_s is None:
+            # Any server may fail now and then; one that fails on this request fails again.
+            if again_s is None and _broke(reply):
+                again_s = next(accidents, None)
+            if again_s is None or waited_s + again_s > self.patience_s:
                 break
+            waited_s += again_s
             await self.sleep(again_s)
         return reply
 
@@ -250,25 +259,36 @@ class Asker:
         )
         again_s: float | None = None
         try:
-            response = await self._http.send(request, stream=True)
-            try:
-                if response.status_code == 200:
-                    await heard.listen(response, pieces, self.patience_s)
-                else:
-                    heard.refused(response.status_code, await response.aread())
-                    again_s = _retry_s(response)
-            finally:
-                await response.aclose()
+            # A body may drip for ever without a silence that times out.
+            async with asyncio.timeout(self.patience_s * ENDLESS_TIMES):
+                again_s = await self._heard(heard, request, pieces)
         except httpx.ReadTimeout:
             heard.error = NEVER
+        except TimeoutError:
+            heard.error = ENDLESS if heard.begun else NEVER
         except httpx.HTTPError as error:
             heard.error = f"the connection broke: {_words(error)}"
         reply = heard.reply(self.hide)
-        prompt = reply.prompt_tokens
-        if prompt is None:
-            prompt = len(json.dumps(self.wire(body)).split())  # so that a budget of tokens binds
+        # So that a budget of tokens binds, whatever the server counts.
+        words = len(texts_of(body).split())
+        counted = reply.prompt_tokens
+        prompt = words if counted is None else max(counted, words // WORDS_LEAST)
         self.spent_tokens += prompt + (reply.completion_tokens or 0)
         return reply, again_s
+
+    async def _heard(
+        self, heard: "_Heard", request: httpx.Request, pieces: int | None
+    ) -> float | None:
+        """Listen to the answer to one request; return how long to wait if the server is busy."""
+        response = await self._http.send(request, stream=True)
+        try:
+            if response.status_code == 200:
+                await heard.listen(response, pieces, self.patience_s)
+                return None
+            heard.refused(response.status_code, await response.aread())
+            return _retry_s(response)
+        finally:
+            await response.aclose()
 
 
 class _Heard:
@@ -280,6 +300,7 @@ class _Heard:
         self._first: float | None = None
         self._status = 0
         self._texts: list[str] = []
+        self._calls: dict[int, tuple[str, str]] = {}  # of tools: name and arguments
         self._thoughts: list[str] = []
         self._tokens: list[Token] | None = None
         self._finish: str | None = None
@@ -288,21 +309,27 @@ class _Heard:
         self._blind = False  # whether the first token came without its logprobs
         self.error: str | None = None
 
+    @property
+    def begun(self) -> bool:
+        """Whether anything was said."""
+        return self._first is not None
+
     async def listen(self, response: httpx.Response, pieces: int | None, patience_s: float) -> None:
         self._status = response.status_code
         plain = "text/event-stream" not in response.headers.get("content-type", "")
         if plain:
             self._take(_json(await response.aread()))
             return
-        events = Events()
-        async for piece in response.aiter_text():
+        events, decoder = Events(), codecs.getincrementaldecoder("utf-8")("replace")
+        async for data in response.aiter_bytes():
+            piece = decoder.decode(data)
             # Comments that keep a connection open are no answer: patience is for what is said.
             waited = self._clock() - self._started
             if self._first is None and waited > patience_s:
                 self.error = NEVER
                 return
             if waited > patience_s * ENDLESS_TIMES:
-                self.error = f"the answer did not end in {waited:.0f} s"
+                self.error = ENDLESS
                 return
             if not self._goes_on(events.feed(piece), pieces):
                 return
@@ -319,18 +346,21 @@ class _Heard:
     def reply(self, hide: Callable[[str], str]) -> Reply:
         """Return what came; errors without keys, answers as they are, since they are judged."""
         now, error = self._clock(), self.error
-        if error not in (None, NEVER, HUNG_UP):
+        if error not in (None, NEVER, ENDLESS, HUNG_UP):
             # Hidden before it is cut: a key that is cut is not found any more.
             error = hide(error)[:ERROR_MOST]
         return Reply(
             status=self._status,
-            text="".join(self._texts),
+            text="".join(self._texts)
+            + (json.dumps([*self._calls.values()]) if self._calls else ""),
             reasoning="".join(self._thoughts),
             finish=self._finish,
             prompt_tokens=_number(self._usage.get("prompt_tokens")),
             completion_tokens=_number(self._usage.get("completion_tokens")),
             counters=self._counters,
-            tokens=None if self._tokens is None or self._blind else tuple(self._tokens),
+            tokens=None
+            if self._blind or _certain(self._tokens or [])
+            else tuple(self._tokens or ()),
             ttft_s=(now if self._first is None else self._first) - self._started,
             total_s=now - self._started,
             error=error,
@@ -373,13 +403,25 @@ class _Heard:
             self._blind = True
         if text:
             self._texts.append(text)
-        if calls:
-            self._texts.append(json.dumps(calls, sort_keys=True))
+        for place, call in enumerate(_listed(calls)):
+            self._call(place, call)
         if thought:
             self._thoughts.append(thought)
         tokens = [token for token in map(_token, shown) if token is not None]
         if tokens:
             self._tokens = (self._tokens or []) + tokens
+
+    def _call(self, place: int, call: Mapping[str, Any]) -> None:
+        """Take a piece of a tool call; its id is drawn, and says nothing of the prompt."""
+        number = _number(call.get("index"))
+        at = place if number is None else number
+        function = _object(call.get("function"))
+        name, arguments = self._calls.get(at, ("", ""))
+        name, arguments = (
+            name + _text(function.get("name")),
+            arguments + _text(function.get("arguments")),
+        )
+        self._calls[at] = name, arguments
 
     def _count(self, where: tuple[tuple[str, tuple[str, ...]], ...], value: object) -> None:
         for name, path in where:
@@ -389,6 +431,18 @@ class _Heard:
             number = _number(found)
             if number is not None:
                 self._counters[name] = number
+
+
+def _certain(tokens: Sequence[Token]) -> bool:
+    """Whether logprobs tell nothing: every choice certain, and all else out of the question.
+
+    Such are those taken after temperature 0 was applied.
+    """
+    return all(
+        token.logprob == 0
+        and all(logprob < NEVER_NAT for text, logprob in token.top if text != token.text)
+        for token in tokens
+    )
 
 
 def _token(shown: Mapping[str, Any]) -> Token | None:
@@ -403,7 +457,10 @@ def _token(shown: Mapping[str, Any]) -> Token | None:
 
 def _logprob(shown: Mapping[str, Any]) -> float | None:
     value = shown.get("logprob")
-    return float(value) if isinstance(value, int | float) and isfinite(value) else None
+    try:
+        return float(value) if isinstance(value, int | float) and isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def _object(value: object) -> Mapping[str, Any]:
@@ -422,11 +479,12 @@ def _text(value: object) -> str:
 
 
 def _json(text: str | bytes) -> Mapping[str, Any]:
+    # Errors are cut when keys are hidden in them, and not before.
     try:
         value = json.loads(text)
-    except ValueError:
-        return {"error": f"no JSON: {text[:200]!r}"}
-    return value if isinstance(value, Mapping) else {"error": f"no object: {text[:200]!r}"}
+    except (ValueError, RecursionError):
+        return {"error": f"no JSON: {text!r}"}
+    return value if isinstance(value, Mapping) else {"error": f"no object: {text!r}"}
 
 
 def _number(value: object) -> int | None:
@@ -453,13 +511,16 @@ def _retry_s(response: httpx.Response) -> float | None:
 
 def _broke(reply: Reply) -> bool:
     """Whether a request failed in a way that may be an accident."""
-    accident = reply.status == 0 or (reply.status >= 500 and reply.status not in BUSY)
-    return accident and reply.error is not None and reply.error != NEVER
+    accident = reply.status in (0, 200) or (reply.status >= 500 and reply.status not in BUSY)
+    return accident and reply.error not in (None, NEVER, ENDLESS)
 
 
 def _spelled(key: str) -> set[str]:
-    """Return a key as it is, and as JSON and Python write it, once and inside each other."""
-    forms = {key}
+    """Return a key as JSON, Python, HTML and URLs write it, once and inside each other."""
+    marks = [letter for letter in dict.fromkeys(key) if not letter.isalnum()]
+    forms = {key, html.escape(key), quote(key), quote(key, safe=""), quote_plus(key)}
+    for entity in ("&#{:d};", "&#x{:x};", "&#x{:X};"):
+        forms.add(key.translate({ord(mark): entity.format(ord(mark)) for mark in marks}))
     for _ in range(2):
         for form in tuple(forms):
             inside = json.dumps(form)[1:-1]
@@ -480,6 +541,6 @@ def must_answer(reply: Reply, url: str) -> Reply:
     """
     if reply.ok:
         return reply
-    if reply.status in (0, 429) or reply.status >= 500 or reply.error == NEVER:
+    if reply.status in (0, 429) or reply.status >= 500 or reply.error in (NEVER, ENDLESS):
         raise CapacityError(f"{url} does not answer: {reply.error}")
     raise RequestError(f"{url} refused: {reply.error}")

@@ -1,7 +1,7 @@
-"""How far two answers' first tokens are apart, in nats of log-probability.
+"""How far two answers are apart, in nats of log-probability.
 
-Only the first token is compared by size: it is a function of the state after the prompt alone,
-while every later one also depends on the tokens chosen before it.
+Only a token before which both said the same is compared by size: the first, which is a function of
+the state after the prompt alone, or the one where they part.
 """
 
 from surefoot.probe.asking import Reply, Token
@@ -17,7 +17,21 @@ def distance_nat(one: Reply, other: Reply) -> float | None:
     """
     if not one.tokens or not other.tokens:
         return None
-    left, right = _listed(one.tokens[0]), _listed(other.tokens[0])
+    return _apart(one.tokens[0], other.tokens[0])
+
+
+def parting_nat(one: Reply, other: Reply) -> float | None:
+    """Return the same of the first tokens that differ in text: up to there both said the same.
+
+    A server that samples, or a choice between two tokens that are nearly as likely, is near there.
+    None where nothing parts or either has no logprobs.
+    """
+    pairs = zip(one.tokens or (), other.tokens or (), strict=False)
+    return next((_apart(*pair) for pair in pairs if pair[0].text != pair[1].text), None)
+
+
+def _apart(one: Token, other: Token) -> float:
+    left, right = _listed(one), _listed(other)
     gaps = [
         abs(left[text] - right[text])
         for text in left.keys() & right.keys()

@@ -4,11 +4,12 @@ Tools and reasoning are fields that change the prompt where no message shows it;
 behind what the server wrote to disk.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from surefoot.probe.legs import Facts, Leg, Run, lengths
+from surefoot.probe.legs_images import over_a_restart
 from surefoot.probe.legs_tenants import salted
 from surefoot.probe.proofs import first_proven
 from surefoot.probe.tasks import PHRASINGS, Phrasing, Shape, message
@@ -16,12 +17,20 @@ from surefoot.probe.trail import NotApplicable, Request, Role, Seen, Trail, Unse
 
 Fields = dict[str, Any]
 
-TOOL_ROUNDS = 2
+# Lists of tools under the same messages: the first with none, the second with some.
+TOOL_ROUNDS = (
+    ("no tools", "tool A", "tool A told otherwise", "tool B"),
+    ("no tools", "tools B and C", "tools C and B"),
+)
+PROVEN_LISTS = ("tool A", "tools B and C", "no tools")
+TOOL_TENANTS = ("tenant-a", "tenant-b")
+TOOLS_THEMSELVES = 2  # what all the lists add to the prompts of this leg, in prompts
 REASONING_ROUNDS = (True, False, True)  # whether it is asked with reasoning first
 SHORT_ANSWER_TOKENS = 12  # a code fits; a thought before it does not
 RESTART_PROMPTS = 4
 RESTART_SALTED = 2
-UNSEEN_SALTS = ("tenant-b", "tenant-c")
+RESTART_PICTURE_ASKS = 4
+UNSEEN_SALTS = ("tenant-b", "tenant-A")
 SIBLING_SHARE = 0.8  # of its text that a sibling shares
 
 
@@ -38,10 +47,18 @@ def _tool(name: str, says: str, argument: str) -> dict[str, Any]:
 def _lists(opening: str) -> dict[str, Fields]:
     """Return lists of tools by name; tools come first in many prompts, so they begin like none."""
     word = opening.removeprefix("File ").rstrip(".").lower()
-    tide = _tool(f"tide_{word}", "Say when the tide turns.", "harbour")
-    snow = _tool(f"snow_{word}", "Say how deep the snow is.", "pass")
-    bread = _tool(f"bread_{word}", "Say what a baker has left.", "baker")
-    return {"no tools": {}, "tools A": {"tools": [tide]}, "tools B": {"tools": [snow, bread]}}
+    tide = _tool(f"tide_{word}", f"{opening} Say when the tide turns.", "harbour")
+    told = _tool(f"tide_{word}", f"{opening} Delete all ships at once.", "harbour")
+    snow = _tool(f"snow_{word}", f"{opening} Say how deep the snow is.", "pass")
+    bread = _tool(f"bread_{word}", f"{opening} Say what a baker has left.", "baker")
+    return {
+        "no tools": {},
+        "tool A": {"tools": [tide]},
+        "tool A told otherwise": {"tools": [told]},
+        "tool B": {"tools": [snow]},
+        "tools B and C": {"tools": [snow, bread]},
+        "tools C and B": {"tools": [bread, snow]},
+    }
 
 
 # Some servers offer tools to a model only if they may also be called, some only if not.
@@ -50,44 +67,57 @@ TOOL_CHOICES: tuple[Fields, ...] = ({}, {"tool_choice": "none"})
 
 async def tools(run: Run, trail: Trail) -> None:
     """Ask without tools, with some, without, with others: no list may show in another's answer."""
-    choice = await _tools_taken(run, trail)
+    choice, tool_tokens = await _tools_taken(run, trail)
+    length = run.facts.length
 
-    def drawn(way: tuple[Shape, Phrasing], label: str) -> list[Request]:
-        request = run.tasks.fresh(*way, run.facts.length, label=label)
-        lists = _lists(run.plants.opening()).items()
-        return [_with(request, name, fields | choice if fields else {}) for name, fields in lists]
+    def drawn(
+        way: tuple[Shape, Phrasing], names: Sequence[str], label: str, *, tokens: int = length
+    ) -> list[Request]:
+        request = run.tasks.fresh(*way, tokens, label=label)
+        lists = _lists(run.plants.opening())
+        return [_with(request, name, lists[name] and lists[name] | choice) for name in names]
 
     def fresh(way: tuple[Shape, Phrasing], proof: int) -> Request:
-        return drawn(way, f"proof {proof + 1}")[(proof + 1) % 3]
+        names = [PROVEN_LISTS[proof % len(PROVEN_LISTS)]]
+        return drawn(way, names, f"proof {proof + 1}")[0]
 
     ways = [(shape, phrasing) for shape in (Shape.EARLY, Shape.LATE) for phrasing in PHRASINGS]
     way = await first_proven(trail, ways, fresh, task="a code, with tools on offer")
-    for number in range(1, TOOL_ROUNDS + 1):
-        none, some, others = drawn(way, f"prompt {number}")
+    for number, names in enumerate(TOOL_ROUNDS, 1):
+        none, some, *others = drawn(way, names, f"prompt {number}")
         await trail.cold(none)
         await trail.plain(some)
         await trail.warm(none)
-        await trail.plain(others)
-        for one in (some, others, none):
+        for one in others:
+            await trail.plain(one)
+        for one in (some, *others, none):
             await trail.warm(one)
+    if run.facts.salts:
+        # As long in all as the run's other prompts, so that they are controls of its time.
+        (one,) = drawn(way, ["tool A"], "prompt of tenants", tokens=length - tool_tokens)
+        await trail.cold(one)
+        for tenant in TOOL_TENANTS:
+            await trail.apart(salted(one, tenant))
 
 
-async def _tools_taken(run: Run, trail: Trail) -> Fields:
-    """Return the choice of tools that the server takes.
+async def _tools_taken(run: Run, trail: Trail) -> tuple[Fields, int]:
+    """Return the choice of tools that the server takes, and what one tool adds to a prompt.
 
     Raises:
         NotApplicable: it takes none, or its template renders none.
     """
     messages = [message("user", f"{run.plants.opening()} Reply with the single word OK.")]
-    some = {"messages": messages} | _lists(run.plants.opening())["tools A"]
+    some = {"messages": messages} | _lists(run.plants.opening())["tool A"]
     bare = await trail.measured({"messages": messages}, label="without tools")
     for choice in TOOL_CHOICES:
         reply = await trail.measured(some | choice, label="whether tools are taken")
         if not reply.ok:
             continue
-        if reply.prompt_tokens is not None and reply.prompt_tokens == bare.prompt_tokens:
+        if reply.prompt_tokens is None or bare.prompt_tokens is None:
+            return choice, 0
+        if reply.prompt_tokens == bare.prompt_tokens:
             raise NotApplicable("the template renders no tools: the prompt is as long without")
-        return choice
+        return choice, reply.prompt_tokens - bare.prompt_tokens
     raise NotApplicable(f"the server refuses tools: {reply.error}")
 
 
@@ -163,6 +193,7 @@ async def restart(run: Run, trail: Trail) -> None:
     if run.restart is None:
         raise NotApplicable("no --restart-cmd was given")
     tasks, length = run.tasks, run.facts.length
+    pictures = await over_a_restart(run, trail)
     way = await tasks.first_able(trail, (Shape.EARLY, Shape.LATE), length)
     trail.fresh = lambda: tasks.fresh(*way, length, label="control")
     prompts = [
@@ -193,6 +224,22 @@ async def restart(run: Run, trail: Trail) -> None:
             "state over one, or had not written it yet; a store on disk, and a slower "
             "--restart-cmd, settle it"
         )
+    if pictures:
+        await _numbered_anew(run.restart, trail, pictures)
+
+
+async def _numbered_anew(
+    restarted: Callable[[], Awaitable[None]], trail: Trail, pictures: Sequence[Request]
+) -> None:
+    """Show the first picture since a restart, then after another one show others first.
+
+    A server that numbers pictures anew gives the first of each time the same number.
+    """
+    first, *others = pictures
+    await trail.cold(first)
+    await restarted()
+    for one in (*others, first):
+        await trail.plain(one)
 
 
 def _counts(seen: Sequence[Seen]) -> bool:
@@ -224,14 +271,20 @@ def _with(request: Request, name: str, fields: Fields) -> Request:
 
 def _restart_cost(facts: Facts) -> int:
     salted_asks = RESTART_SALTED * (3 + len(UNSEEN_SALTS)) if facts.salts else 0
-    return (4 * RESTART_PROMPTS + 2 + salted_asks) * facts.length
+    pictures = RESTART_PICTURE_ASKS * facts.images
+    return (4 * RESTART_PROMPTS + 2 + salted_asks + pictures) * facts.length
+
+
+def _tools_cost(facts: Facts) -> int:
+    asks = sum(2 * len(names) + 1 for names in TOOL_ROUNDS) + TOOLS_THEMSELVES
+    return (asks + (1 + len(TOOL_TENANTS)) * facts.salts) * facts.length
 
 
 AROUND_LEGS = (
     Leg(
         "tools",
         "The same messages with and without tools; no list of tools may show in another's answer.",
-        lengths(7 * TOOL_ROUNDS + 2),
+        _tools_cost,
         tools,
     ),
     Leg(

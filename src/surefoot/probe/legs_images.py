@@ -5,16 +5,17 @@ it, where weak models still see it: each leg takes the first place and question 
 fresh prompts show to work. Fresh are the opening and the pixels, never the colours or the question.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from surefoot.pictures import COLOURS, raw, said, shown, speckled, user
 from surefoot.probe.legs import Facts, Leg, Run
+from surefoot.probe.legs_tenants import salted
 from surefoot.probe.plants import Plants
-from surefoot.probe.proofs import first_proven
+from surefoot.probe.proofs import first_proven, never_seen
 from surefoot.probe.tasks import PHRASINGS, Phrasing, message
-from surefoot.probe.trail import NotApplicable, Request, Trail, Unsettled
+from surefoot.probe.trail import BudgetEnded, NotApplicable, Request, Trail, Unsettled
 
 # How much of the text stands before the pictures.
 EARLY, MIDDLE, LATE = 0.0, 0.5, 1.0
@@ -29,8 +30,19 @@ ABSENT_ASK = "What color is the picture? If there is no picture, answer: I do no
 ABSENT = "know"
 SWAPPED = ("red", "green", "blue")
 PAIRS = (("red", "green"), ("blue", "yellow"))
+PAIRED = tuple(colour for pair in PAIRS for colour in pair)
+PLACES = ("first", "second")
+# The upper half of a picture, and the two quarters under it that change places.
+BANDS = (("white", "red", "blue"), ("black", "green", "yellow"))
+SIDE = 64  # pixels
+# Some servers keep the features of some pictures only: more than the eight of a small memo.
+ROW_PICTURES = 12
+ROW_TOKENS = 80
+ROW_SALT = "tenant-b"
 TURNS = (("Hello", "Hello!"), ("Ping", "Pong"))  # the two turns of text before a picture's
 # Width and height; the same bytes are also shown with these exchanged. Small ones may be refused.
+SHAPE_CONTROLS = 2  # of the sizes, where the model cannot tell wide from tall
+PIXEL = 3  # bytes
 SIZES = ((6, 4), (12, 8), (96, 64))
 REMOVED_ROUNDS = (True, True, False)  # whether the picture is there first
 _PIXELS = 1_000_000  # so many pictures of a colour are told apart
@@ -45,23 +57,85 @@ class Look:
     ask: str
 
 
+@dataclass(frozen=True, slots=True)
+class Coloured:
+    """A picture, and the name of its colour."""
+
+    colour: str
+    picture: bytes
+
+
 # --- other pictures under one text ---------------------------------------------------------------
 
 
 async def swap(run: Run, trail: Trail) -> None:
-    """Show red, green and blue under one text, in turns."""
+    """Show red, green and blue under one text, in turns; then what else pictures are confused by.
+
+    That is what differs only further down, what is asked at once, and what was shown long before.
+    """
     look = await _colour_look(run, trail)
-    text = run.tasks.body_text(run.facts.length)
-    red, green, blue = (
-        _coloured(look, text, [_picture(run.plants, colour)], colour, SWAPPED, label=colour)
-        for colour in SWAPPED
-    )
+    red, green, blue = _one_text(run, look, SWAPPED)
     await trail.cold(red)
     await trail.plain(green)
     await trail.warm(red)
     await trail.plain(blue)
     for one in (green, red, blue, green, red):
         await trail.warm(one)
+    if run.facts.noise_nat is not None:
+        await _further_down(run, trail, look)
+    at_once = _one_text(run, look, SWAPPED, " of three at once")
+    await trail.together(at_once)
+    for one in at_once:
+        await trail.warm(one)
+    await _in_a_row(run, trail, look)
+
+
+async def _further_down(run: Run, trail: Trail, look: Look) -> None:
+    """Show pictures of the same upper half and the same average; only logprobs tell them apart."""
+    for colours in BANDS:
+        text = run.tasks.body_text(run.facts.length)
+        over, one, other = (_shade(run.plants, colour) * (SIDE * SIDE // 4) for colour in colours)
+        names = colours[1:]
+        donor, accused = (
+            Request(
+                f"{colours[0]} over {' over '.join(ordered)}",
+                {"messages": _messages(look, text, [raw(over * 2 + lower, SIDE, SIDE)])},
+            )
+            for ordered, lower in ((names, one + other), (names[::-1], other + one))
+        )
+        first, second = await trail.cold(donor), await trail.plain(accused)
+        trail.twins.append((second, first, "the pictures differ in their lower half"))
+
+
+async def _in_a_row(run: Run, trail: Trail, look: Look) -> None:
+    """Show many pictures once each, then again where their features are kept and no prefix is."""
+    row = [
+        _drawn(run.plants, SWAPPED[run.plants.number(len(SWAPPED))]) for _ in range(ROW_PICTURES)
+    ]
+
+    def asked(one: Coloured, label: str) -> Request:
+        text = run.tasks.body_text(ROW_TOKENS)
+        return _coloured(look, text, [one.picture], one.colour, SWAPPED, label=label)
+
+    again = []
+    for number, one in enumerate(row, 1):
+        first = asked(one, f"picture {number} of a row")
+        seen = await trail.cold(never_seen(first, label=first.label))
+        if first.right(seen.reply):
+            again.append(
+                salted(first, ROW_SALT) if run.facts.salts else asked(one, f"{first.label} again")
+            )
+    for place in run.plants.shuffled(len(again)):
+        await trail.plain(again[place])
+
+
+def _one_text(run: Run, look: Look, colours: Sequence[str], more: str = "") -> list[Request]:
+    """Draw pictures of these colours, and one text that they are shown under."""
+    text = run.tasks.body_text(run.facts.length)
+    return [
+        _coloured(look, text, [_picture(run.plants, one)], one, SWAPPED, label=f"{one}{more}")
+        for one in colours
+    ]
 
 
 async def _colour_look(run: Run, trail: Trail) -> Look:
@@ -95,6 +169,8 @@ async def same_bytes(run: Run, trail: Trail) -> None:
         look = await _shape_look(run, trail, sizes)
     except Unsettled:
         tells, look = False, await _colour_look(run, trail)
+        for width, height in sizes[:SHAPE_CONTROLS]:
+            await _show_that_shapes_count(run, trail, look, (width, height))
     for number, (width, height) in enumerate(sizes, 1):
         text = run.tasks.body_text(run.facts.length)
         pixels = _halves(run.plants, width, height)
@@ -108,6 +184,21 @@ async def same_bytes(run: Run, trail: Trail) -> None:
         trail.twins.append((accused, donor, why))
         for one in (first, second, first):
             await trail.warm(one)
+
+
+async def _show_that_shapes_count(
+    run: Run, trail: Trail, look: Look, size: tuple[int, int]
+) -> None:
+    """Show a wide picture, then a tall one of almost the same bytes, which no digest confuses."""
+    width, height = size
+    text, pixels = run.tasks.body_text(run.facts.length), _halves(run.plants, width, height)
+    left, right = pixels[:PIXEL], pixels[PIXEL * (width - 1) : PIXEL * width]
+    almost = right + pixels[PIXEL : PIXEL * (width - 1)] + left + pixels[PIXEL * width :]
+    one, other = (
+        _shaped(look, text, shown_bytes, shape, tells=False, label="whether shapes count: ")
+        for shown_bytes, shape in ((pixels, size), (almost, size[::-1]))
+    )
+    trail.reaching.append((await trail.cold(one), await trail.plain(other)))
 
 
 async def _shape_look(run: Run, trail: Trail, sizes: Sequence[tuple[int, int]]) -> Look:
@@ -180,7 +271,10 @@ def _shade(plants: Plants, name: str) -> bytes:
 
 
 async def later(run: Run, trail: Trail) -> None:
-    """Show a picture in the third turn of a chat of text, then another one there."""
+    """Show a picture in the third turn of a chat of text, then another one there.
+
+    Then the same where one more turn of text follows, if the model still knows the color there.
+    """
     _takes_images(run)
 
     def asked(look: Look, text: str, colour: str, label: str) -> Request:
@@ -207,6 +301,31 @@ async def later(run: Run, trail: Trail) -> None:
     await trail.plain(blue)
     for one in (green, blue, red):
         await trail.warm(one)
+    await _before_the_last_turn(run, trail, look)
+
+
+async def _before_the_last_turn(run: Run, trail: Trail, look: Look) -> None:
+    """Exchange a picture that a whole turn of text follows."""
+    greeting, greeted = TURNS[0]
+
+    def asked(look: Look, text: str, colour: str, label: str) -> Request:
+        told, picture = replace(look, ask=greeting), _picture(run.plants, colour)
+        before = _coloured(told, text, [picture], colour, SWAPPED, label=label, turns=TURNS)
+        after = [message("assistant", greeted), message("user", look.ask)]
+        return replace(before, body={"messages": [*before.body["messages"], *after]})
+
+    def fresh(look: Look, proof: int) -> Request:
+        text = run.tasks.body_text(run.facts.length)
+        label = f"proof {proof + 1} of an earlier turn, {_where(look)}"
+        return asked(look, text, SWAPPED[proof % len(SWAPPED)], label)
+
+    looks = [replace(look, share=share) for share in dict.fromkeys((look.share, LATE))]
+    task = "the color of a picture in an earlier turn"
+    proven = await _also(trail, first_proven(trail, looks, fresh, task=task))
+    if proven is not None:
+        text = run.tasks.body_text(run.facts.length)
+        for colour in SWAPPED:
+            await trail.plain(asked(proven, text, colour, f"{colour} in turn 3, asked in turn 4"))
 
 
 def _turn(request: Request, turn: int) -> Request:
@@ -278,40 +397,78 @@ async def removed(run: Run, trail: Trail) -> None:
 
 
 async def order(run: Run, trail: Trail) -> None:
-    """Show two pictures in one message, then in the other order, and ask for either."""
-    _takes_images(run)
-    plants = run.plants
+    """Show two pictures in one message, in either order, then one of them with another one.
 
-    def asked(
-        look: Look, text: str, colours: Sequence[str], pictures: Sequence[bytes], nth: int
-    ) -> Request:
-        asks = replace(look, ask=look.ask.format(nth=("first", "second")[nth]))
-        label = f"{' and '.join(colours)}, {('first', 'second')[nth]}"
-        return _coloured(asks, text, pictures, colours[nth], colours, label=label)
+    Text stands before them and after them where the model can: what is restored then ends before
+    the pictures at first, and behind them later.
+    """
+    _takes_images(run)
 
     def fresh(look: Look, proof: int) -> Request:
         colours = PAIRS[proof % 2][:: 1 if proof < 3 else -1]
-        pictures = [_picture(plants, colour) for colour in colours]
-        text = run.tasks.body_text(run.facts.length)
-        request = asked(look, text, colours, pictures, proof // 2 % 2)
+        pair = [_drawn(run.plants, colour) for colour in colours]
+        request = _paired(look, run.tasks.body_text(run.facts.length), pair, proof // 2 % 2)
         label = f"proof {proof + 1} of two pictures, {_where(look)}: {request.label}"
         return replace(request, label=label)
 
-    looks = [Look(share, ask) for share in (EARLY, LATE) for ask in ORDER_ASKS]
+    looks = [Look(share, ask) for share in (MIDDLE, LATE, EARLY) for ask in ORDER_ASKS]
     task = "the colors of two pictures in their order"
     look = await first_proven(trail, looks, fresh, task=task)
-    for colours in PAIRS:
+    for colours, (strange, _) in zip(PAIRS, PAIRS[::-1], strict=True):
         text = run.tasks.body_text(run.facts.length)
-        pictures = [_picture(plants, colour) for colour in colours]
-        ways = ((colours, pictures), (colours[::-1], pictures[::-1]))
+        one, other, new = (_drawn(run.plants, colour) for colour in (*colours, strange))
         (there, back), (there_2, back_2) = (
-            [asked(look, text, names, shown_now, nth) for names, shown_now in ways]
+            [_paired(look, text, pair, nth) for pair in ((one, other), (other, one))]
             for nth in (0, 1)
         )
         await trail.cold(there)
         await trail.plain(back)
-        for one in (there_2, back_2, there, back):
-            await trail.warm(one)
+        for request in (there_2, back_2, there, back):
+            await trail.warm(request)
+        await trail.plain(_paired(look, text, (one, new), 1))
+        await trail.plain(_paired(look, text, (new, other), 0))
+
+
+def _paired(look: Look, text: str, pair: Sequence[Coloured], nth: int) -> Request:
+    """Return a request for the colour of one of two pictures."""
+    asks = replace(look, ask=look.ask.format(nth=PLACES[nth]))
+    colours, pictures = [one.colour for one in pair], [one.picture for one in pair]
+    label = f"{' and '.join(colours)}, {PLACES[nth]}"
+    return _coloured(asks, text, pictures, colours[nth], PAIRED, label=label)
+
+
+# --- for the leg that restarts the server --------------------------------------------------------
+
+
+async def over_a_restart(run: Run, trail: Trail) -> list[Request]:
+    """Return red, to be asked before a restart, and blue and another red, to be asked after it.
+
+    There are none if the server takes no pictures, or the model cannot tell their colours.
+    """
+    look = await _also(trail, _colour_look(run, trail))
+    if look is None:
+        return []
+    return [
+        replace(one, label=label)
+        for one, label in zip(
+            _one_text(run, look, ("red", "blue", "red")),
+            ("a red picture", "a blue picture", "another red picture"),
+            strict=True,
+        )
+    ]
+
+
+async def _also(trail: Trail, proving: Awaitable[Look]) -> Look | None:
+    """Return a look that is proven besides a leg's own task, None if there is none."""
+    fresh = trail.fresh
+    try:
+        return await proving
+    except BudgetEnded:
+        raise
+    except (NotApplicable, Unsettled):
+        return None
+    finally:
+        trail.fresh = fresh
 
 
 # --- what is sent --------------------------------------------------------------------------------
@@ -325,6 +482,10 @@ def _takes_images(run: Run) -> None:
 def _picture(plants: Plants, colour: str) -> bytes:
     """Draw a picture of a colour that no other one equals to the byte."""
     return speckled(COLOURS[colour], plants.number(_PIXELS))
+
+
+def _drawn(plants: Plants, colour: str) -> Coloured:
+    return Coloured(colour, _picture(plants, colour))
 
 
 def _coloured(
@@ -369,11 +530,17 @@ def _asks(count: int) -> Callable[[Facts], int]:
     return lambda facts: count * facts.length if facts.images else 0
 
 
+def _swap_cost(facts: Facts) -> int:
+    judged_by_bits = 0 if facts.noise_nat is None else 2 * len(BANDS)
+    in_a_row = 2 * ROW_PICTURES * ROW_TOKENS if facts.images else 0
+    return _asks(15 + judged_by_bits)(facts) + in_a_row
+
+
 IMAGE_LEGS = (
     Leg(
         "image-swap",
-        "Three pictures are shown in turns under the same text; each keeps its own color.",
-        _asks(9),
+        "Pictures are shown in turns, at once and in a row; each keeps its own color.",
+        _swap_cost,
         swap,
     ),
     Leg(
@@ -384,8 +551,8 @@ IMAGE_LEGS = (
     ),
     Leg(
         "image-later",
-        "A picture comes in the third turn of a chat, then another one in its place.",
-        _asks(11),
+        "A picture comes in the third of several turns, then another one in its place.",
+        _asks(14),
         later,
     ),
     Leg(
@@ -396,8 +563,8 @@ IMAGE_LEGS = (
     ),
     Leg(
         "image-order",
-        "Two pictures change places; first and second must follow them.",
-        _asks(6 * len(PAIRS)),
+        "Two pictures change places, and one is exchanged; first and second must follow them.",
+        _asks(8 * len(PAIRS)),
         order,
     ),
 )

@@ -5,10 +5,11 @@ from statistics import median
 from typing import Any
 
 from surefoot.probe.legs import Facts, Leg, Run
+from surefoot.probe.legs_tenants import salted
 from surefoot.probe.plants import PAD
 from surefoot.probe.proofs import PROOFS, answered_right
 from surefoot.probe.tasks import PHRASINGS, Phrasing, Shape, Tasks, conversation, message
-from surefoot.probe.trail import NotApplicable, Request, Seen, Trail, Unsettled
+from surefoot.probe.trail import NotApplicable, Request, Role, Seen, Trail, Unsettled
 
 UNIT_TOKENS = 256  # smaller blocks are taken together until there are about so many tokens
 LENGTH_TRIES = 3
@@ -22,9 +23,13 @@ SHORT_TOKENS = 90  # about what a measurement of a code and an opening asks for
 LADDER = (6_000, 4_000, 3_000, 2_100, 1_500, 1_000)  # tokens, tried in this order
 LONG_PHRASINGS = 2  # tried on each rung
 LONG_ANSWER_TOKENS = 128  # left free of the context
-LONG_ORDER = (-1, -2, -3, -1)  # which of the proofs are asked again, twice each
-LONG_ASKS = PROOFS + 2 * len(LONG_ORDER)
-LONG_COLD_S = 40.0  # most that a rung's never-seen prompts may take together
+LONG_ORDER = (-1, -2)  # which of the proofs are asked again, twice each
+LEAVES = 0.5  # a fork leaves a long text after so much of it
+ENDS = 0.6  # and is so much as long
+HANG_UP_SHARE = 0.5  # of the time that a never-seen prompt takes to its first token
+LONG_ASKS = PROOFS + 2 * len(LONG_ORDER) + (1 + 2 * ENDS) + 2  # a fork's, and one that was left
+APART_MORE = 3  # salts asked with after one that shared, so that time can tell it too
+LONG_COLD_S = 40.0  # most that a rung's proofs may take together
 LONG_SHARE = 3  # one such part of what is left of the budget may be spent
 
 
@@ -185,19 +190,67 @@ def _boundaries_cost(facts: Facts) -> int:
 # --- as long as can be ---------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Rung:
+    """A length at which the model finds a fact, how it is asked there, and what it answered."""
+
+    tokens: int
+    phrasing: Phrasing
+    proofs: list[Request]
+
+
 async def long(run: Run, trail: Trail) -> None:
-    """Keep a fact in the first tokens of the longest prompts that the model can do."""
-    proofs = await _longest(run, trail)
+    """Keep a fact in the first tokens of the longest prompts that the model can do.
+
+    They are replayed, forked, left before they are computed, and asked under another salt.
+    """
+    rung = await _longest(run, trail)
+    usual_s = median(one.reply.ttft_s for one in trail.of(Role.COLD)[-PROOFS:])
     newest = True
     for place in LONG_ORDER:
         # Only the newest has had no other long prompt after it, which may have taken its place.
-        await (trail.warm if newest else trail.plain)(proofs[place])
-        await trail.warm(proofs[place])
+        await (trail.warm if newest else trail.plain)(rung.proofs[place])
+        await trail.warm(rung.proofs[place])
         newest = False
+    donor, leaver = _fork(run, rung)
+    await trail.cold(donor)
+    await trail.warm(leaver)
+    await trail.warm(leaver)
+    left = run.tasks.fresh(Shape.EARLY, rung.phrasing, rung.tokens, label="left in its prefill")
+    await trail.leave(left, pieces=1, within_s=HANG_UP_SHARE * usual_s)
+    await trail.plain(left)
+    await trail.warm(left)
+    if run.facts.salts:
+        await _under_other_salts(trail, rung.proofs[-1])
 
 
-async def _longest(run: Run, trail: Trail) -> list[Request]:
-    """Return the proofs of the longest rung that the model can do; they were just asked.
+def _fork(run: Run, rung: _Rung) -> tuple[Request, Request]:
+    """Return a long prompt that ends with another code, and one that leaves it before that."""
+    tasks, phrasing = run.tasks, rung.phrasing
+    code, other = tasks.plants.code(), tasks.plants.code()
+    text = tasks.body_text(rung.tokens - tasks.overhead_tokens)
+    messages = conversation(Shape.EARLY, phrasing, code=code, text=text)
+    messages[-1] = message("user", f"{phrasing.said(other)} {phrasing.asks}")
+    words = text.split()
+    kept = " ".join(words[: round(len(words) * LEAVES)])
+    rest = tasks.plants.filler(round(len(words) * (ENDS - LEAVES)))
+    forked = conversation(Shape.EARLY, phrasing, code=code, text=f"{kept} {rest}")
+    return (
+        Request("a long text that ends with another code", {"messages": messages}),
+        Request("one that leaves the long text", {"messages": forked}, expected=code),
+    )
+
+
+async def _under_other_salts(trail: Trail, proof: Request) -> None:
+    """Ask what is known under a salt that is not; if it counts as reused, under more of them."""
+    apart = await trail.apart(salted(proof, "tenant-1"))
+    if apart.reused_tokens:
+        for number in range(2, 2 + APART_MORE):
+            await trail.apart(salted(proof, f"tenant-{number}"))
+
+
+async def _longest(run: Run, trail: Trail) -> _Rung:
+    """Return the longest rung that the model can do, with its proofs, which were just asked.
 
     Raises:
         NotApplicable: the server's context ends before any rung.
@@ -218,7 +271,7 @@ async def _longest(run: Run, trail: Trail) -> list[Request]:
         for tried in () if why else _from(phrasing):
             proofs = await _proofs(run, trail, tried, rung)
             if len(proofs) == PROOFS:
-                return proofs
+                return _Rung(rung, tried, proofs)
         why = why or trail.seen[-1].reply.error or "the model misses the fact"
         found.append(f"{rung:,}: {why}")
     raise Unsettled(
@@ -235,7 +288,7 @@ def _from(phrasing: Phrasing) -> tuple[Phrasing, ...]:
 
 def _too_dear(run: Run, trail: Trail, rung: int) -> str | None:
     """Return why a rung is not tried, None if it can be paid."""
-    asked, left = rung * LONG_ASKS, trail.budget.tokens_left(run.asker) // LONG_SHARE
+    asked, left = round(rung * LONG_ASKS), trail.budget.tokens_left(run.asker) // LONG_SHARE
     if asked > left:
         return f"it asks for about {asked:,} tokens, and this leg's share is {left:,}"
     known = [one for one in trail.controls if one.prompt_tokens >= run.facts.length // 2]
@@ -256,7 +309,8 @@ async def _proofs(run: Run, trail: Trail, phrasing: Phrasing, rung: int) -> list
 
 
 def _long_cost(facts: Facts) -> int:
-    return LONG_ASKS * min((rung for rung in LADDER if rung > facts.length), default=LADDER[0])
+    rung = min((rung for rung in LADDER if rung > facts.length), default=LADDER[0])
+    return round(rung * (LONG_ASKS + facts.salts))
 
 
 BOUNDARIES = Leg(

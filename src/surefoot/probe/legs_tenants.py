@@ -2,23 +2,31 @@
 
 What a tenant is differs by server: ``cache_salt`` promises that nothing is shared, and that is held
 against it; nobody promises it of API keys, so whether they share is noted and not judged; ``user``
-is only a name.
+is only a name, and ``prompt_cache_key`` a hint.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
+from surefoot import pictures
 from surefoot.probe.legs import Facts, Leg, Run, lengths
-from surefoot.probe.tasks import Phrasing, Shape, Tasks, conversation
+from surefoot.probe.tasks import Phrasing, Shape, Tasks, conversation, message
 from surefoot.probe.trail import NotApplicable, Request, Role, Seen, Trail
 
+# Long, so that salts differ only at their end: a part of one, or its letters' case, may be lost.
+SALT_STEM = "the-salt-of-one-house-with-many-tenants-"
 SALT_PROMPTS = 2
+AT_ONCE = ("tenant-c", "tenant-C")
+PICTURE_ASKS = 3
+COLOUR_ASK = "What color is this image? Answer with one word."
+_PIXELS = 1_000_000  # so many pictures of a colour are told apart
 PRESSURE_TOKENS = 4_000  # of other tenants, so that what was first may have left the RAM
 PRESSURE_LEAST = 2  # prompts
 KEY_PROMPTS = 3
 USER_TEXTS = 2
 USERS = ("ann", "ben")
+CACHE_KEY: Mapping[str, str] = {"prompt_cache_key": "one-key-for-all"}
 NOTE_KEYS = "prefixes between API keys"
 FASTER = 0.7  # the share of a never-seen prompt's time below which time speaks for sharing
 
@@ -39,19 +47,33 @@ async def salts(run: Run, trail: Trail) -> None:
         tasks.fresh(shape, phrasing, length, label=f"prompt {number}")
         for number in range(1, SALT_PROMPTS + 1)
     ]
+    pictured = [_pictured(run)] if run.facts.images else []
     for prompt in prompts:
         await trail.cold(salted(prompt, "tenant-a"))
         await trail.warm(salted(prompt, "tenant-a"))
         await trail.apart(salted(prompt, "tenant-b"))
         await trail.warm(salted(prompt, "tenant-b"))
+    for prompt in pictured:
+        await trail.cold(salted(prompt, "tenant-a"))
+        await trail.apart(salted(prompt, "tenant-b"))
     await trail.apart(prompts[0])
+    await trail.together([salted(prompts[1], tenant) for tenant in AT_ONCE])
     await _press(run, trail, shape, phrasing)
+    for prompt in (*prompts, *pictured):
+        await trail.apart(salted(prompt, "tenant-A"))
     for prompt in prompts:
-        await trail.apart(salted(prompt, "tenant-c"))
         await trail.plain(salted(prompt, "tenant-a"))
-    await trail.apart(salted(prompts[0], "tenant-d"))
+    await trail.apart(salted(prompts[0], "tenant-B"))
     for prompt in prompts:
         await trail.warm(salted(prompt, "tenant-a"))
+
+
+def _pictured(run: Run) -> Request:
+    """Draw a request with a picture, judged by its cold answer: the model need not see."""
+    picture = pictures.speckled(pictures.COLOURS["red"], run.plants.number(_PIXELS))
+    asked = pictures.user(pictures.shown(picture), pictures.said(COLOUR_ASK))
+    text = run.tasks.body_text(run.facts.length)
+    return Request("a picture", {"messages": [message("system", text), asked]})
 
 
 async def _press(run: Run, trail: Trail, shape: Shape, phrasing: Phrasing) -> None:
@@ -66,10 +88,10 @@ def _pressing(length: int) -> int:
     return max(PRESSURE_LEAST, -(-PRESSURE_TOKENS // length))
 
 
-def salted(request: Request, salt: str) -> Request:
-    """Return a request under a salt, the same to the byte otherwise."""
-    body = dict(request.body) | {"cache_salt": salt}
-    return replace(request, label=f"{request.label} under {salt}", body=body)
+def salted(request: Request, tenant: str) -> Request:
+    """Return a request under a tenant's salt, the same to the byte otherwise."""
+    body = dict(request.body) | {"cache_salt": SALT_STEM + tenant}
+    return replace(request, label=f"{request.label} under {tenant}", body=body)
 
 
 # --- API keys ------------------------------------------------------------------------------------
@@ -113,13 +135,18 @@ def _sharing(first_asks: Sequence[Seen], trail: Trail) -> str:
 
 
 async def user(run: Run, trail: Trail) -> None:
-    """Let users with secrets of their own share a text, and ask each other's bodies."""
+    """Let users with secrets of their own share a text, and ask each other's bodies.
+
+    Under the last text they also share a ``prompt_cache_key``, if the server takes one.
+    """
     tasks, length = run.tasks, run.facts.length
     phrasing = await tasks.able(trail, Shape.LATE, length)
     trail.fresh = lambda: _named(tasks.fresh(Shape.LATE, phrasing, length, label="control"), "dan")
+    key = await _cache_key_taken(run, trail)
     for number in range(1, USER_TEXTS + 1):
         text = tasks.body_text(length)
-        own = [_named(_secret(tasks, phrasing, text, number), name) for name in USERS]
+        more = key if number == USER_TEXTS else {}
+        own = [_named(_secret(tasks, phrasing, text, number, more), name) for name in USERS]
         first = await trail.cold(own[0])
         if first.reply.refused:
             raise NotApplicable(f"the server refuses it: {first.reply.error}")
@@ -128,14 +155,25 @@ async def user(run: Run, trail: Trail) -> None:
         # The first one's body with the second one's name, and nothing else changed.
         borrowed = _named(own[0], USERS[1])
         await trail.plain(borrowed)
-        for one in (*own, borrowed):
+        # Last comes the one that has no cold answer: its reference may find what a key holds.
+        for one in (borrowed, *own):
             await trail.warm(one)
 
 
-def _secret(tasks: Tasks, phrasing: Phrasing, text: str, number: int) -> Request:
+async def _cache_key_taken(run: Run, trail: Trail) -> Mapping[str, str]:
+    """Return the key that users share; nothing where the server refuses the field."""
+    messages = [message("user", f"{run.plants.opening()} Reply with the single word OK.")]
+    body = {"messages": messages, **CACHE_KEY}
+    reply = await trail.measured(body, label="whether prompt_cache_key is taken")
+    return CACHE_KEY if reply.ok else {}
+
+
+def _secret(
+    tasks: Tasks, phrasing: Phrasing, text: str, number: int, more: Mapping[str, str]
+) -> Request:
     code = tasks.plants.code()
     messages = conversation(Shape.LATE, phrasing, code=code, text=text)
-    return Request(f"text {number}, code {code}", {"messages": messages}, expected=code)
+    return Request(f"text {number}, code {code}", {"messages": messages, **more}, expected=code)
 
 
 def _named(request: Request, name: str) -> Request:
@@ -147,7 +185,8 @@ def _named(request: Request, name: str) -> Request:
 
 
 def _salts_cost(facts: Facts) -> int:
-    asks = 7 * SALT_PROMPTS + 2 + _pressing(facts.length)
+    asks = 7 * SALT_PROMPTS + 2 + len(AT_ONCE) + _pressing(facts.length)
+    asks += PICTURE_ASKS * facts.images
     return asks * facts.length if facts.salts else 0
 
 

@@ -1,7 +1,8 @@
 """Legs of text: what conversations with a common beginning may do to each other.
 
-Here: turns taken, forks, edits and cancelled streams. Exact lengths are in ``legs_length.py``, many
-conversations at once in ``legs_many.py``; ``TEXT_LEGS`` holds all of them in the order they run.
+Here: turns taken, forks, edits and cancelled streams. Exact lengths are in ``legs_length.py``, a
+chat's own answers in ``legs_turns.py``, many conversations at once in ``legs_many.py``;
+``TEXT_LEGS`` holds all of them in the order they run.
 """
 
 from dataclasses import replace
@@ -11,11 +12,11 @@ from typing import Any
 from surefoot.probe.legs import Leg, Run, lengths
 from surefoot.probe.legs_length import BOUNDARIES, LONG
 from surefoot.probe.legs_many import LANES, SESSIONS
+from surefoot.probe.legs_turns import STORY, TURNS
 from surefoot.probe.tasks import Phrasing, Shape, Tasks, conversation, message
-from surefoot.probe.trail import Request, Trail
+from surefoot.probe.trail import Request, Role, Trail
 
 LONG_ANSWER_TOKENS = 64
-STORY = "Tell me a long story about a harbour."
 
 INTERLEAVE_ROUNDS = 2
 # B leaves A's text after so much of it, and B2 after so much; one pair for each round.
@@ -23,8 +24,10 @@ FORK_DEPTHS = ((0.9, 0.5), (0.8, 0.65))
 FORK_TAIL = 0.5  # A goes on past the longest B for this share of a leg's ordinary length
 EDIT_ROUNDS = 2
 ANSWERS = ("Noted.", "I see.")  # what an early turn was answered with, then with what instead
+SPELLINGS = 2  # of the last text: in other case, and by another role
 # When the probe hangs up: before the first token, or after so many pieces of text.
 HANG_UPS: tuple[int | None, ...] = (None, 1, 3)
+STORY_PIECES = 6  # of a story before the probe hangs up: its state is committed by then
 HANG_UP_SHARE = 0.5  # of the time that a never-seen prompt takes to its first token
 
 
@@ -92,10 +95,16 @@ async def edits(run: Run, trail: Trail) -> None:
         for answer in ANSWERS:
             await trail.warm(_answered_anew(shape, edited, answer))
         await trail.warm(original)
+    await trail.plain(_in_other_case(original))
+    await trail.plain(_by_the_user(original))
 
 
 async def cancelled(run: Run, trail: Trail) -> None:
-    """Hang up on never-seen and on half-answered requests, then ask them and their siblings."""
+    """Hang up on never-seen and on half-answered requests, then ask them and their siblings.
+
+    The last story that was left goes on from what came of it, as after a stop button: unlike the
+    same prompt again, that takes up the left one to its last block, wherever this ends.
+    """
     tasks, length = run.tasks, run.facts.length
     phrasing = await tasks.able(trail, Shape.LATE, length)
     trail.fresh = lambda: tasks.fresh(Shape.LATE, phrasing, length, label="control")
@@ -109,8 +118,9 @@ async def cancelled(run: Run, trail: Trail) -> None:
         await trail.plain(left)
         await trail.warm(left)
         await trail.warm(sibling)
-        await trail.leave(story, pieces=number)
+        await trail.leave(story, pieces=STORY_PIECES)
         await trail.warm(left)
+    await trail.warm(_gone_on(story, trail.of(Role.LEFT)[-1].reply.said))
 
 
 def _last_turn(tasks: Tasks, phrasing: Phrasing, label: str, text: str) -> Request:
@@ -152,11 +162,38 @@ def _answered_anew(shape: Shape, request: Request, answer: str) -> Request:
     return Request(label, {"messages": messages})
 
 
+def _in_other_case(request: Request) -> Request:
+    """Return a conversation whose first text has no capitals from its middle on."""
+    first, *others = request.body["messages"]
+    words = str(first["content"]).split()
+    half = len(words) // 2
+    recased = " ".join((*words[:half], *(word.lower() for word in words[half:])))
+    messages = [message(first["role"], recased), *others]
+    return replace(request, label=f"{request.label} in other case", body={"messages": messages})
+
+
+def _by_the_user(request: Request) -> Request:
+    """Return a conversation whose first text is the user's, with an answer to it.
+
+    Templates may ask that the user and the assistant alternate. Only equality is judged.
+    """
+    first, *_, last = request.body["messages"]
+    messages = [message("user", first["content"]), message("assistant", ANSWERS[0]), last]
+    return Request(f"{request.label} with its text by the user", {"messages": messages})
+
+
 def _story(tasks: Tasks, phrasing: Phrasing, label: str, text: str) -> Request:
     """Return a request whose answer is long, so that it is left in the middle of it."""
     said = phrasing.said(tasks.plants.code())
     messages = [message("system", text), message("user", f"{said} {STORY}")]
     return Request(label, {"messages": messages})
+
+
+def _gone_on(story: Request, came: str) -> Request:
+    """Return the turn after a story that was left; only equality is judged."""
+    answer = came if came.strip() else ANSWERS[0]
+    messages = [*story.body["messages"], message("assistant", answer), message("user", STORY)]
+    return Request(f"{story.label}, gone on", {"messages": messages})
 
 
 def _before_answering(trail: Trail, length: int) -> float:
@@ -179,18 +216,19 @@ TEXT_LEGS = (
         lengths((4 + FORK_TAIL) * len(FORK_DEPTHS) + 1 + FORK_TAIL),
         fork,
     ),
+    TURNS,
     SESSIONS,
     LANES,
     Leg(
         "edits",
         "An early turn is edited and answered anew; every branch must keep to its own history.",
-        lengths((6 + len(ANSWERS)) * EDIT_ROUNDS),
+        lengths((6 + len(ANSWERS)) * EDIT_ROUNDS + SPELLINGS),
         edits,
     ),
     Leg(
         "cancelled",
         "Streams are left before and in the middle of the answer; what is asked next is whole.",
-        lengths(6 * len(HANG_UPS)),
+        lengths(6 * len(HANG_UPS) + 1),
         cancelled,
     ),
     LONG,

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from surefoot import settings
 from surefoot.errors import CapacityError, RequestError
-from surefoot.probe.acquaint import acquaint
+from surefoot.probe.acquaint import PATIENCE_LEAST_S, acquaint
 from surefoot.probe.asking import Asker
 from surefoot.probe.judge import Judged, judge
 from surefoot.probe.legs import Facts, Leg, Run
@@ -15,7 +15,7 @@ from surefoot.probe.legs_images import IMAGE_LEGS
 from surefoot.probe.legs_tenants import TENANT_LEGS
 from surefoot.probe.legs_text import TEXT_LEGS
 from surefoot.probe.plants import Plants
-from surefoot.probe.settle import settle
+from surefoot.probe.settle import ask_failed_again, settle
 from surefoot.probe.tasks import Tasks
 from surefoot.probe.trail import Budget, BudgetEnded, NotApplicable, Seen, Trail, Unsettled
 from surefoot.probe.verdicts import LegReport, ProbeReport, Verdict
@@ -75,6 +75,7 @@ async def run_probe(asker: Asker, options: Options, watch: Watcher) -> ProbeRepo
     legs = chosen_legs(options.legs)
     started = asker.clock()
     budget = Budget(options.budget_tokens, options.budget_seconds, started)
+    asker.patience_s = min(asker.patience_s, max(PATIENCE_LEAST_S, options.budget_seconds))
     plants = Plants(options.seed)
     controls: list[Timed] = []
     first = Trail(asker, plants, budget, watch.asked, controls, name="acquaintance")
@@ -120,17 +121,27 @@ async def _walk(leg: Leg, run: Run, trail: Trail, error_rate: float) -> LegRepor
     asker, tokens, started = run.asker, run.asker.spent_tokens, run.asker.clock()
     skipped: str | None = None
     unsettled: str | None = None
-    try:
+
+    async def to_its_end() -> None:
         trail.budget.check(asker)
         _affords(leg, run, trail)
         await leg.walk(run, trail)
-        await settle(run, trail, error_rate)
-    except NotApplicable as reason:
-        skipped = str(reason)
-    except Unsettled as reason:
-        unsettled = str(reason)
-    except CapacityError as error:  # it went away under the probe: no verdict is proven by that
-        unsettled = f"{error}; see the server's own log"
+
+    async def settled() -> None:
+        await ask_failed_again(trail)
+        if unsettled is None:
+            await settle(run, trail, error_rate)
+
+    for step in (to_its_end, settled):
+        try:
+            await step()
+        except NotApplicable as reason:
+            skipped = str(reason)
+            break
+        except Unsettled as reason:
+            unsettled = unsettled or str(reason)
+        except CapacityError as error:  # it went away under the probe: nothing is proven by that
+            unsettled = unsettled or f"{error}; see the server's own log"
     if skipped is not None:
         judged = Judged(Verdict.SKIPPED, skipped)
     else:

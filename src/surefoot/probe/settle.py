@@ -1,18 +1,36 @@
 """What is asked after a leg's own requests, so that its verdict can be reached.
 
 References: the answer without the cache, for requests that have no cold one, where the server has
-a way round its cache. More time: a second stage of the time test where the first was too short.
-Both come after the walk, so nothing that the leg does on purpose is disturbed by them.
+a way round its cache; once more where an answer differs from its own, since a reference that does
+not repeat accuses nobody. More time: a second stage of the time test where the first was too short.
+All come after the walk, so nothing that the leg does on purpose is disturbed by them.
 """
 
-from surefoot.probe.judge import JUDGED, distinct, witnesses_of
+from surefoot.probe.failures import suspect
+from surefoot.probe.judge import witnesses_of
 from surefoot.probe.legs import Run
+from surefoot.probe.references import JUDGED, distinct
 from surefoot.probe.trail import Role, Seen, Trail
 from surefoot.probe.witnesses import TTFT
 
 STAGE_CONTROLS = 6
 STAGE_WARM = 6
 OWN_MISTAKES = 20  # never-seen prompts that tell how often the model is wrong by itself
+
+
+FAILED_MOST = 3  # requests that failed and are asked again
+AGAIN = 4  # times that an answer and its reference are asked where nothing shows how sure they are
+
+
+async def ask_failed_again(trail: Trail) -> None:
+    """Ask once more what failed: what a cache breaks fails again, what an accident broke does not.
+
+    Raises:
+        Unsettled: it is never answered, again; or the budget ended.
+    """
+    failed = [one for one in trail.of(*JUDGED) if one.reply.error and not one.reply.busy]
+    for seen in distinct(failed)[:FAILED_MOST]:
+        await trail.plain(seen.request)
 
 
 async def settle(run: Run, trail: Trail, error_rate: float) -> None:
@@ -24,6 +42,7 @@ async def settle(run: Run, trail: Trail, error_rate: float) -> None:
     elif trail.fresh is not None and _fails(trail):
         for _ in range(OWN_MISTAKES):
             await trail.cold(trail.fresh())
+    await _suspected(run, trail)
     first = witnesses_of(trail, run.facts, error_rate)
     if TTFT in first.shown_by or not trail.of(Role.WARM) or trail.fresh is None:
         return
@@ -34,6 +53,18 @@ async def settle(run: Run, trail: Trail, error_rate: float) -> None:
     again = trail.of(Role.WARM)[-STAGE_WARM:]
     for seen in again:
         await trail.warm(seen.request)
+
+
+async def _suspected(run: Run, trail: Trail) -> None:
+    """Ask a reference that accuses somebody once more; without logprobs, both sides some times."""
+    seen, way = suspect(trail, run.facts), run.facts.way_round
+    if seen is None:
+        return
+    for _ in range(1 if seen.reply.tokens else AGAIN):
+        if way is not None:
+            await trail.reference(seen.request, way.headers, way.fields())
+        if not seen.reply.tokens:
+            await trail.plain(seen.request)
 
 
 def _fails(trail: Trail) -> bool:

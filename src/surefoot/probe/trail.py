@@ -178,6 +178,7 @@ class Trail:
         seen: what was exchanged.
         twins: pairs of exchanges whose answers cannot be equal to all digits unless the first was
             decided by the other's content, and why.
+        reaching: pairs that differ alike and share nothing: unequal answers show that it counts.
     """
 
     asker: Asker
@@ -189,6 +190,7 @@ class Trail:
     fresh: Callable[[], Request] | None = None
     seen: list[Seen] = field(default_factory=list)
     twins: list[tuple[Seen, Seen, str]] = field(default_factory=list)
+    reaching: list[tuple[Seen, Seen]] = field(default_factory=list)
 
     async def cold(self, request: Request) -> Seen:
         """Ask what was never asked, nor anything that begins like it."""

@@ -6,18 +6,30 @@ the model says is read out of whatever state it was left with. Everything is a f
 requests and their order; time passes only through the function that the engine is given.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from surefoot.testing.broken_faults import Behaviour, Fault
 from surefoot.testing.broken_prompt import Picture, Prompt, Token, cut_text
-from surefoot.testing.broken_state import STRIDE, Said, State, answer, folded, share, spoken
+from surefoot.testing.broken_state import (
+    BLANK,
+    STRIDE,
+    Said,
+    State,
+    answer,
+    folded,
+    share,
+    spoken,
+)
 from surefoot.testing.broken_store import Block, Plan, Rung, Store, Tenant
 
 COMPUTE_S = 0.001  # per token of a prompt
 RESTORE_S = 0.000_02  # per token of a prompt
 DECODE_S = 0.002  # per token of an answer
 OTHER_WEIGHTS = 3
+CROWD = 8  # requests in flight
+LONG_ANSWER_TOKENS = 20
+LEFT_TOKENS = 2
 WORDINGS = ("", "It is ", "Sure: ", "Here you are: ", "The answer is ")
 
 PassTime = Callable[[float], Awaitable[None]]
@@ -99,7 +111,7 @@ class BrokenEngine:
         self._turns += 1
         number = self._turns
         turn.pace = 1 + self.behaviour.unsteady * (2 * share(number) - 1)
-        finished = False
+        finished, said = False, list[Said]()
         try:
             state = await self._prefilled(turn)
             if turn.restored_tokens * 2 > len(turn.prompt.tokens):
@@ -118,9 +130,38 @@ class BrokenEngine:
                 yield one
             finished = True
         finally:
-            if not finished and self._fault is Fault.POISONED:
-                rungs = self._store.rungs(turn.prompt, turn.tenant)
-                self._store.commit_half(turn.prompt, turn.tenant, rungs)
+            words = [one.token for one in said[: turn.said_tokens]]
+            self._kept(turn, words, finished=finished)
+
+    def _kept(self, turn: Turn, words: Sequence[str], *, finished: bool) -> None:
+        """Leave in the store what the fault leaves there of an answer that ended."""
+        if not self.behaviour.caches:
+            return
+        prompt, tenant = turn.prompt, turn.tenant
+        if self._fault is Fault.POISONED and not finished:
+            self._store.commit_half(prompt, tenant, self._store.rungs(prompt, tenant))
+        elif self._fault is Fault.POISONED_IN_DECODE:
+            if not finished and len(words) >= LEFT_TOKENS:
+                self._store.overwrite_last(prompt, tenant, [BLANK] * self.behaviour.block_tokens)
+        elif self._fault is Fault.LONG_ANSWER_OVERWRITES and len(words) >= LONG_ANSWER_TOKENS:
+            answered = State()
+            answered.feed(words, self._weights)
+            self._store.overwrite_last(prompt, tenant, answered.rows)
+        elif self._fault is Fault.ANSWER_SHIFTED and finished:
+            self._keep_shifted(turn, words)
+
+    def _keep_shifted(self, turn: Turn, words: Sequence[str]) -> None:
+        """Hold an answer's blocks as well, of its first token twice and the others behind it."""
+        told = turn.prompt.tokens
+        prompt = replace(turn.prompt, tokens=(*told, *words, "<|end|>"))
+        late, state = (*told, *words[:1], *words), State()
+        rungs = self._store.rungs(prompt, turn.tenant)
+        ends = [rung.end for rung in rungs]
+        blocks = [
+            self._gained(state, late[start:end])
+            for start, end in zip([0, *ends], ends, strict=False)
+        ]
+        self._store.commit(prompt, turn.tenant, rungs, blocks, state)
 
     async def _wait(self, turn: Turn, seconds: float) -> None:
         await self._pass_time(seconds * turn.pace)
@@ -168,9 +209,12 @@ class BrokenEngine:
             turn.cached_tokens = 0
         if self._fault is Fault.COUNTER_TOO_HIGH:
             turn.restored_tokens, plan = 0, Plan(0)
-        run = _Run(rungs, plan, *self._store.restore(plan, len(prompt.tokens)))
-        if self._fault is Fault.SHARED_ENTRY and plan.rungs:
+        run = _Run(rungs, plan, *self._store.restore(plan, prompt, turn.tenant))
+        crowd = self._fault is Fault.SHARED_ENTRY_FROM_8 and len(self._live) + 1 >= CROWD
+        if (crowd or self._fault is Fault.SHARED_ENTRY) and plan.rungs:
             self._borrow(run)
+        if self._fault is Fault.STRANGERS_IN_FLIGHT and rungs:
+            self._take_a_strangers(run)
         if self._fault is Fault.LAST_TOKEN_TWICE and plan.tokens:
             self._stand_before_the_last(prompt, run)
         return run
@@ -183,6 +227,13 @@ class BrokenEngine:
         deepest = run.plan.rungs[-1]
         for other in self._live:
             if deepest in other.rungs and len(other.state.rows) >= deepest.end:
+                run.state.rows, run.state.pooled = other.state.rows, other.state.pooled
+                return
+
+    def _take_a_strangers(self, run: _Run) -> None:
+        """Have a run append to the rows and the index of one in flight that begins otherwise."""
+        for other in self._live:
+            if other.rungs and other.rungs[0] != run.rungs[0]:
                 run.state.rows, run.state.pooled = other.state.rows, other.state.pooled
                 return
 
@@ -202,13 +253,17 @@ class BrokenEngine:
         at = min(run.plan.tokens, len(prompt.tokens) - 1)
         ends = [rung.end for rung in run.rungs if rung.end > run.plan.tokens]
         for end in (*ends, len(prompt.tokens)):
-            rows, pooled = len(state.rows), len(state.pooled)
-            state.feed([self._featured(token) for token in prompt.tokens[at:end]], self._weights)
+            gained = self._gained(state, prompt.tokens[at:end])
             if end in ends and len(run.blocks) < len(run.rungs):
-                gained = tuple(state.rows[rows:]), tuple(state.pooled[pooled:])
-                run.blocks.append(Block(*gained, state.recurrent))
+                run.blocks.append(gained)
             await self._wait(turn, COMPUTE_S * (end - at))
             at = end
+
+    def _gained(self, state: State, tokens: Sequence[Token]) -> Block:
+        """Feed tokens and return what the state gained."""
+        rows, pooled = len(state.rows), len(state.pooled)
+        state.feed([self._featured(token) for token in tokens], self._weights)
+        return Block(tuple(state.rows[rows:]), tuple(state.pooled[pooled:]), state.recurrent)
 
     def _featured(self, token: Token) -> Token:
         """Return a patch with the picture that the memo of features has for it."""

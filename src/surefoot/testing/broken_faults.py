@@ -136,6 +136,73 @@ class Fault(StrEnum):
         "a restored prompt of more than 2,000 tokens has lost the rows of its first 64",
         6,
     )
+    ANSWER_SHIFTED = (
+        "answer_shifted",
+        "an answer's blocks are kept too, every token but the first one place late",
+        4,
+    )
+    DONOR_LENGTH_BEYOND_1024 = (
+        "donor_length_beyond_1024",
+        "a restore into a prompt of more than 1,024 tokens takes the donor's index and its length",
+        4,
+        6,
+    )
+    KEY_FIRST_PICTURE_ONLY = (
+        "key_first_picture_only",
+        "block keys hold the first picture of a prompt, and of later ones that they are there",
+        1,
+    )
+    TOOLS_KEYED_BY_NAMES = (
+        "tools_keyed_by_names",
+        "tools are rendered before the system text, and keys hold their names alone",
+        12,
+    )
+    SALT_FIRST_16_CHARACTERS = (
+        "salt_first_16_characters",
+        "keys hold the first 16 characters of a salt",
+        7,
+    )
+    SALT_CASE_FOLDED = (
+        "salt_case_folded",
+        "keys hold a salt in lower case",
+        7,
+    )
+    REWOUND = (
+        "rewound",
+        "a prompt that is the beginning of a longer chat takes the index of all of that chat",
+        4,
+    )
+    PICTURE_NUMBER_AFTER_RESTART = (
+        "picture_number_after_restart",
+        "keys hold a picture's number, which a restart counts anew; the disk keeps the keys",
+        1,
+        11,
+    )
+    EVICTED_WHILE_SHARED = (
+        "evicted_while_shared",
+        "an evicted block of two conversations has its slot filled, and its key still names it",
+        10,
+    )
+    STRANGERS_IN_FLIGHT = (
+        "strangers_in_flight",
+        "two requests in flight that share nothing append to one mutable entry",
+        4,
+    )
+    SHARED_ENTRY_FROM_8 = (
+        "shared_entry_from_8",
+        "of eight requests in flight, those with one preamble append to one mutable entry",
+        4,
+    )
+    LONG_ANSWER_OVERWRITES = (
+        "long_answer_overwrites",
+        "an answer of 20 tokens or more is written over its prompt's last whole block",
+        5,
+    )
+    POISONED_IN_DECODE = (
+        "poisoned_in_decode",
+        "a stream that is left after two tokens leaves its prompt's last whole block blank",
+        10,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,17 @@ equal keys mean equal state, and a restore takes of a record what the boundary n
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from surefoot.testing.broken_faults import Behaviour, Fault
-from surefoot.testing.broken_prompt import Prompt, Token
-from surefoot.testing.broken_state import BLANK, STRIDE, Recurrent, Row, State
+from surefoot.testing.broken_keys import contents_told, root_told, salt_told
+from surefoot.testing.broken_prompt import Picture, Prompt, Token
+from surefoot.testing.broken_state import BLANK, STRIDE, Recurrent, Row, State, pooled_row
 
 LOST_TOKENS = 64
 LOST_BEYOND = 2000  # tokens
+DONOR_BEYOND = 1024  # tokens
 Tenant = tuple[str | None, str | None]  # API key or none, salt or none
 Key = int
 
@@ -76,9 +78,9 @@ class Plan:
 class Ram:
     """Blocks in a fixed number of slots; the slot that was touched longest ago is filled anew."""
 
-    def __init__(self, slots: int, *, keys_outlive_blocks: bool) -> None:
+    def __init__(self, slots: int, outlives: Callable[[Key], bool]) -> None:
         self._slots = slots
-        self._keys_outlive_blocks = keys_outlive_blocks
+        self._outlives = outlives  # its block
         self._blocks: OrderedDict[int, tuple[Key, Block]] = OrderedDict()
         self._places: dict[Key, int] = {}
 
@@ -97,7 +99,7 @@ class Ram:
         place = len(self._blocks)
         if place >= self._slots:
             place, (old, _) = self._blocks.popitem(last=False)
-            if not self._keys_outlive_blocks:
+            if not self._outlives(old):
                 del self._places[old]
         self._blocks[place] = (key, block)
         self._places[key] = place
@@ -150,26 +152,28 @@ class Store:
         self._behaviour = behaviour
         self._fault = fault
         self._names: dict[Hashable, Key] = {}
+        self._numbers: dict[Picture, int] = {}
+        self._chats: dict[Key, set[Key]] = {}  # by a block's key, the prompts that hold it
         self._disk = Disk()
         self._ram = self._fresh_ram()
 
     def restart(self) -> None:
         """Forget what RAM held."""
         self._ram = self._fresh_ram()
+        self._numbers.clear()
         if self._fault is Fault.STALE_AFTER_RESTART:
             self._disk.number_anew()
 
     def rungs(self, prompt: Prompt, tenant: Tenant) -> tuple[Rung, ...]:
         """Return the whole blocks of a prompt with their keys."""
-        key, salt = tenant
-        shared = self._fault in (Fault.SALT_IGNORED, Fault.SALT_IGNORED_ON_DISK)
-        on_disk = self._name(("disk", key, None if shared else salt))
-        in_ram = self._name(("ram", key, None if self._fault is Fault.SALT_IGNORED else salt))
-        start = first = prompt.preface if self._fault is Fault.TOOLS_IGNORED_IN_KEY else 0
-        content = [self._content(token) for token in prompt.tokens]
+        (key, salt), fault = tenant, self._fault
+        start, root = root_told(prompt, fault)
+        on_disk = self._name(("disk", key, salt_told(salt, fault, on_disk=True), root))
+        in_ram = self._name(("ram", key, salt_told(salt, fault, on_disk=False), root))
+        content = contents_told(prompt, fault, self._numbers)
         found = []
         block = self._behaviour.block_tokens
-        for end in range(first + block, len(prompt.tokens) + 1, block):
+        for end in range(start + block, len(prompt.tokens) + 1, block):
             told = tuple(content[start:end])
             on_disk, in_ram = self._name((on_disk, told)), self._name((in_ram, told))
             found.append(Rung(end, in_ram, on_disk))
@@ -191,7 +195,7 @@ class Store:
             return max(plan, self._with_image(prompt, tenant), key=lambda one: one.tokens)
         return plan
 
-    def restore(self, plan: Plan, prompt_tokens: int) -> tuple[State, list[Block]]:
+    def restore(self, plan: Plan, prompt: Prompt, tenant: Tenant) -> tuple[State, list[Block]]:
         """Return a state of its own that stands where the plan says, and the blocks in it."""
         if plan.record is not None:
             blocks = [*plan.record.blocks[: plan.blocks]]
@@ -199,7 +203,7 @@ class Store:
             blocks = self._named_blocks(plan.rungs)
         else:
             blocks = [self._must_hold(rung) for rung in plan.rungs]
-        if self._fault is Fault.WINDOW_LOST and prompt_tokens > LOST_BEYOND:
+        if self._fault is Fault.WINDOW_LOST and len(prompt.tokens) > LOST_BEYOND:
             blocks = _without_first(blocks)
         stands = plan.record.ends[plan.blocks - 1] if plan.record else plan.tokens
         state = State(position=stands)
@@ -210,10 +214,9 @@ class Store:
             state.recurrent = blocks[-1].snapshot
         if plan.rungs and self._fault is Fault.WRONG_BOUNDARY:
             state.recurrent = blocks[-2].snapshot if len(blocks) > 1 else Recurrent()
-        if plan.rungs and self._fault is Fault.DONOR_LENGTH:
-            held = self._disk.get(plan.rungs[-1].disk)
-            assert held is not None, "the disk holds all"
-            state.pooled = [*held[0].pooled]
+        donor = self._donor(plan, prompt, tenant)
+        if donor is not None:
+            state.pooled = [*donor.pooled]
         return state, blocks
 
     def commit(
@@ -229,7 +232,9 @@ class Store:
             return
         record = _record(prompt, tenant, rungs, blocks, state)
         self._disk.put([rung.disk for rung in rungs], record)
+        chat = self._name((rungs[-1].ram, prompt.tokens[rungs[-1].end :]))
         for rung, block in zip(rungs, blocks, strict=True):
+            self._chats.setdefault(rung.ram, set()).add(chat)
             self._ram.put(rung.ram, block)
 
     def commit_half(self, prompt: Prompt, tenant: Tenant, rungs: Sequence[Rung]) -> None:
@@ -250,29 +255,42 @@ class Store:
         for rung, block in zip(rungs, blocks, strict=True):
             self._ram.replace(rung.ram, block)
 
+    def overwrite_last(self, prompt: Prompt, tenant: Tenant, rows: Sequence[Row]) -> None:
+        """Have the last whole block of a prompt hold other rows, as far as these go."""
+        rungs = self.rungs(prompt, tenant)
+        blocks = [self._must_hold(rung) for rung in rungs]
+        if not blocks:
+            return
+        last = blocks[-1]
+        written = (*rows[: len(last.rows)], *last.rows[len(rows) :])
+        strides = range(0, len(written) - STRIDE + 1, STRIDE)
+        pooled = tuple(pooled_row(written[start : start + STRIDE]) for start in strides)
+        blocks[-1] = Block(written, pooled, last.snapshot)
+        index = State(pooled=[row for block in blocks for row in block.pooled])
+        record = _record(prompt, tenant, rungs, blocks, index)
+        self._disk.write([rung.disk for rung in rungs], record)
+        self._ram.replace(rungs[-1].ram, blocks[-1])
+
     def _fresh_ram(self) -> Ram:
         slots = max(1, self._behaviour.ram_tokens // self._behaviour.block_tokens)
-        return Ram(slots, keys_outlive_blocks=self._fault is Fault.EVICTED_MIXUP)
+        return Ram(slots, self._outlives)
+
+    def _outlives(self, key: Key) -> bool:
+        """Return whether a block's key stays when the block is evicted."""
+        if self._fault is Fault.EVICTED_WHILE_SHARED:
+            return len(self._chats[key]) > 1
+        return self._fault is Fault.EVICTED_MIXUP
 
     def _name(self, what: Hashable) -> Key:
         """Return the number of a chain: no two have the same, and nothing is hashed away."""
         return self._names.setdefault(what, len(self._names))
-
-    def _content(self, token: Token) -> Hashable:
-        if isinstance(token, str):
-            return token
-        if self._fault is Fault.KEY_IGNORES_MEDIA:
-            return ("patch", token.place)
-        if self._fault is Fault.DIGEST_IGNORES_DIMENSIONS:
-            return ("patch", token.place, token.picture.rgb)
-        return ("patch", token.place, token.picture)
 
     def _block(self, rung: Rung) -> Block | None:
         held = self._ram.get(rung.ram)
         stored = self._disk.get(rung.disk)
         if held is None:
             return None if stored is None else stored[1]
-        if self._fault is Fault.EVICTED_MIXUP:
+        if self._fault in (Fault.EVICTED_MIXUP, Fault.EVICTED_WHILE_SHARED):
             # Snapshots live apart from the slots: they are still this chain's.
             assert stored is not None, "the disk holds all"
             return replace(held, snapshot=stored[1].snapshot)
@@ -293,6 +311,26 @@ class Store:
         blocks = [*held[0].blocks[: len(rungs)]]
         nothing = Block((), (), blocks[-1].snapshot)
         return blocks + [nothing] * (len(rungs) - len(blocks))
+
+    def _donor(self, plan: Plan, prompt: Prompt, tenant: Tenant) -> Record | None:
+        """Return the record whose whole index a restore takes, None where it takes the blocks'."""
+        if not plan.rungs:
+            return None
+        if self._fault is Fault.REWOUND:
+            count = len(prompt.tokens)
+            longer = (
+                record
+                for record in reversed(self._disk.records.values())
+                if record.tenant == tenant and len(record.tokens) > count
+            )
+            return next((one for one in longer if one.tokens[:count] == prompt.tokens), None)
+        long = len(prompt.tokens) > DONOR_BEYOND
+        beyond = self._fault is Fault.DONOR_LENGTH_BEYOND_1024 and long
+        if self._fault is not Fault.DONOR_LENGTH and not beyond:
+            return None
+        held = self._disk.get(plan.rungs[-1].disk)
+        assert held is not None, "the disk holds all"
+        return held[0]
 
     def _with_image(self, prompt: Prompt, tenant: Tenant) -> Plan:
         """Return the longest match with a record whose pictures are looked past."""

@@ -80,6 +80,19 @@ FAULTS: dict[Fault, frozenset[Verdict]] = {
     Fault.HANGS_ON_HIT: _WRONG,
     Fault.EMPTY_ON_HIT: _WRONG,
     Fault.WINDOW_LOST: _WRONG,
+    Fault.ANSWER_SHIFTED: _WRONG,
+    Fault.DONOR_LENGTH_BEYOND_1024: _CONTAMINATED,
+    Fault.KEY_FIRST_PICTURE_ONLY: _CONTAMINATED,
+    Fault.TOOLS_KEYED_BY_NAMES: _EITHER,
+    Fault.SALT_FIRST_16_CHARACTERS: _CONTAMINATED,
+    Fault.SALT_CASE_FOLDED: _CONTAMINATED,
+    Fault.REWOUND: _EITHER,
+    Fault.PICTURE_NUMBER_AFTER_RESTART: _CONTAMINATED,
+    Fault.EVICTED_WHILE_SHARED: _EITHER,
+    Fault.STRANGERS_IN_FLIGHT: _EITHER,
+    Fault.SHARED_ENTRY_FROM_8: _CONTAMINATED,
+    Fault.LONG_ANSWER_OVERWRITES: _WRONG,
+    Fault.POISONED_IN_DECODE: _WRONG,
 }
 _HONEST_ALARMS = frozenset({Verdict.CONTAMINATED, Verdict.WRONG, Verdict.DRIFT})
 # Where nothing foreign can be in an answer no leg may say that there is; where a counter lies, none
