@@ -91,7 +91,7 @@ IO_THREADS = Setting(4, "threads that read, verify and write records")
 QUEUE_BYTES = Setting("512MiB", "most bytes of records waiting to be written; above it RAM only")
 DRAIN_S = Setting(10.0, "seconds from SIGTERM to exit, in which writes are finished")
 PROBE_TOKENS = Setting(
-    400_000,
+    500_000,
     "most tokens that a probe asks for, of prompts and answers together; all legs fit in it",
 )
 PROBE_SECONDS = Setting(600.0, "most seconds that a probe takes; a request under way is waited for")

@@ -116,6 +116,8 @@ def test_a_url_is_taken_in_every_spelling(typed, url):
         f"host:8000/{KEY}",
         f"http:///{KEY}",
         f"http://host:{KEY}",
+        "http://127.0.0.1:99999/v1",
+        "http://xn--/v1",
     ],
 )
 def test_a_url_that_cannot_be_used_is_refused_and_not_repeated(typed):
@@ -141,6 +143,7 @@ def test_a_url_that_cannot_be_used_is_refused_and_not_repeated(typed):
         (["http://h", "--error-rate", "nan"], "--error-rate nan must be above 0"),
         (["http://h", "--error-rate", "0.6"], "and at most 0.5"),
         (["http://h", "--seed", "-1"], "--seed -1 is too small"),
+        (["http://h", "--model", "\udcff"], "--model is no text"),
         (["http://h", "--api-key", ""], "--api-key is empty"),
         (["http://h", "--api-key", "a\nb"], "a character that no header can"),
         (["http://h", "--html", "/nowhere/at/all.html"], "--html /nowhere/at/all.html cannot be"),
@@ -249,6 +252,18 @@ def test_a_file_that_cannot_be_written_is_said_after_the_verdict(tmp_path, capsy
     with pytest.raises(SetupError, match=r"--html .* cannot be written: "):
         probed(connect, html=page)
     assert "exit 0" in capsys.readouterr().out
+
+
+def test_what_can_be_written_is_though_another_cannot(tmp_path):
+    page, xml = tmp_path / "a.html", tmp_path / "a.xml"
+
+    def connect(url, keys):
+        page.mkdir()
+        return connecting()(url, keys)
+
+    with pytest.raises(SetupError, match="--html"):
+        probed(connect, html=page, junit=xml)
+    assert ElementTree.parse(xml).find("testsuite").get("tests") == "1"
 
 
 def test_no_key_is_in_anything_that_comes_out(tmp_path, capsys):

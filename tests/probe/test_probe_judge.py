@@ -1,77 +1,13 @@
 """Trails made by hand, one for each way to each verdict."""
 
-from itertools import count
-
 import pytest
+from scenes import COLD_S, COUNTED, UNCOUNTED, WARM_S, Scene
 
-from surefoot.probe.asking import NEVER, Asker, Reply, Token
+from surefoot.probe.asking import NEVER
 from surefoot.probe.failures import FAR_LEAST_NAT
-from surefoot.probe.judge import judge
 from surefoot.probe.legs import Facts
-from surefoot.probe.plants import Plants
-from surefoot.probe.trail import Budget, Request, Role, Seen, Trail
+from surefoot.probe.trail import Request, Role
 from surefoot.probe.verdicts import Verdict
-from surefoot.probe.witnesses import Timed
-
-RATE = 0.01
-COUNTED = Facts(counters=("cached_tokens",), noise_nat=0.0)
-UNCOUNTED = Facts(noise_nat=0.0)
-COLD_S, WARM_S = 1.0, 0.1
-
-
-class Scene:
-    """A trail that is written down instead of walked; times differ by a hair, as real ones do."""
-
-    def __init__(self, controls=8, logprobs=True):
-        self.logprobs = logprobs
-        self.plants = Plants(1)
-        self.asker = Asker("http://nowhere/v1", clock=lambda: 0.0)
-        self.trail = Trail(
-            self.asker, self.plants, Budget(10**9, 1e9, 0.0), lambda _: None, [], name="leg"
-        )
-        self._hair = count()
-        self.trail.controls += [Timed(700, self.time(COLD_S)) for _ in range(controls)]
-
-    def time(self, seconds):
-        return seconds + next(self._hair) * 1e-4
-
-    def request(self, label, code=None, others=(), **body):
-        text = f"My code is {code}." if code else label
-        whole = {"messages": [{"role": "user", "content": text}], **body}
-        request = Request(label, whole, expected=code, others=others)
-        self.plants.told(f"leg: {label}", whole)
-        return request
-
-    def saw(self, role, request, text, *, seconds=None, cached=0, logprob=-0.1, error=None):
-        quick = WARM_S if role in (Role.WARM,) else COLD_S
-        reply = Reply(
-            status=200,
-            text=text,
-            finish="stop",
-            prompt_tokens=700,
-            completion_tokens=4,
-            counters={"cached_tokens": cached},
-            tokens=self.tokens(text, logprob) if self.logprobs else None,
-            ttft_s=self.time(quick if seconds is None else seconds),
-            error=error,
-        )
-        seen = Seen(request, reply, role)
-        self.trail.seen.append(seen)
-        return seen
-
-    def tokens(self, text, logprob):
-        second = -2.0 if -100 < logprob < 0 else -9999.0
-        return (Token(text[:1], logprob, ((text[:1], logprob), ("?", second))),)
-
-    def pair(self, request, text, warm_text=None, times=3, **changes):
-        """A request asked cold once and warm some times."""
-        self.saw(Role.COLD, request, text)
-        changes = {"cached": 512} | changes
-        for _ in range(times):
-            self.saw(Role.WARM, request, text if warm_text is None else warm_text, **changes)
-
-    def verdict(self, facts=COUNTED, unsettled=None):
-        return judge(self.trail, facts, RATE, unsettled)
 
 
 @pytest.fixture
@@ -122,32 +58,6 @@ def test_a_foreign_code_that_the_answer_without_the_cache_holds_too_proves_nothi
     scene.saw(Role.PLAIN, b, mine)
     scene.saw(Role.REFERENCE, b, mine)
     assert scene.verdict().verdict is not Verdict.CONTAMINATED
-
-
-@pytest.mark.parametrize(
-    ("here", "hits", "invented", "verdict"),
-    [
-        (True, 1, 0, Verdict.CONTAMINATED),
-        (True, 1, 3, Verdict.CONTAMINATED),
-        (True, 1, 8, Verdict.WRONG),  # one of nine made-up numbers is one of 20 codes: 0.02 %
-        (True, 2, 8, Verdict.CONTAMINATED),
-        (False, 1, 0, Verdict.WRONG),  # a made-up number is one of the run's 220 codes: 0.02 %
-        (False, 2, 0, Verdict.CONTAMINATED),
-        (False, 2, 8, Verdict.CONTAMINATED),
-    ],
-)
-def test_one_hit_among_invented_codes_may_be_chance(scene, here, hits, invented, verdict):
-    legs = {"elsewhere": 200, "leg": 20 - hits - invented}
-    codes = {leg: [scene.plants.code() for _ in range(count)] for leg, count in legs.items()}
-    for leg, told in codes.items():
-        for code in told:
-            scene.plants.told(f"{leg}: {code}", {"messages": [code]})
-    planted = codes["leg" if here else "elsewhere"]
-    for number in range(hits + invented):
-        code = scene.plants.code()
-        said = planted[number] if number < hits else f"9{number}0517"
-        scene.pair(scene.request(f"A{number}", code), code, warm_text=said)
-    assert scene.verdict().verdict is verdict
 
 
 def test_a_code_of_ones_own_request_is_no_contamination(scene):
@@ -201,64 +111,6 @@ def test_a_mistake_that_the_reference_makes_too_is_the_models(scene):
         scene, ("Red", "Red", "Blue"), reference=lambda word: "Blue" if word == "blue" else "Red"
     )
     assert scene.verdict().verdict is Verdict.INCONCLUSIVE
-
-
-@pytest.mark.parametrize(
-    ("wides", "talls", "verdict"),
-    [
-        ((-0.1, -0.3), (-0.1, -0.3), Verdict.CONTAMINATED),
-        ((-0.1, -0.3), (-0.1, -0.2), Verdict.CLEAN),  # one pair may be equal by chance
-        ((-0.1, -0.3), (-0.2, -0.4), Verdict.CLEAN),
-        ((-0.1,), (-0.1,), Verdict.CLEAN),
-        ((-0.1, -0.1), (-0.1, -0.1), Verdict.CLEAN),  # logprobs too coarse to tell any apart
-        ((0.0, -9999.0), (0.0, -9999.0), Verdict.CLEAN),  # certain, or not at all: nothing is told
-    ],
-)
-def test_twins_equal_to_the_last_digit_are_contamination(scene, wides, talls, verdict):
-    code = scene.plants.code()
-    scene.pair(scene.request("A", code), code)
-    for number, (wide, tall) in enumerate(zip(wides, talls, strict=True)):
-        donor = scene.saw(Role.PLAIN, scene.request(f"wide {number}"), "Red", logprob=wide)
-        accused = scene.saw(Role.PLAIN, scene.request(f"tall {number}"), "Red", logprob=tall)
-        scene.trail.twins.append((accused, donor, "the pictures differ"))
-    reaching(scene, -0.5, -0.6)
-    assert scene.verdict().verdict is verdict
-
-
-def reaching(scene, one, other):
-    """Pictures that share no bytes, and answers to them that differ or do not."""
-    scene.trail.reaching.append(
-        (
-            scene.saw(Role.PLAIN, scene.request("wide"), "Red", logprob=one),
-            scene.saw(Role.PLAIN, scene.request("almost the same, tall"), "Red", logprob=other),
-        )
-    )
-
-
-def test_twins_prove_nothing_where_what_differs_may_not_reach_the_model(scene):
-    code = scene.plants.code()
-    scene.pair(scene.request("A", code), code)
-    for number, logprob in enumerate((-0.1, -0.3)):
-        donor = scene.saw(Role.PLAIN, scene.request(f"wide {number}"), "Red", logprob=logprob)
-        accused = scene.saw(Role.PLAIN, scene.request(f"tall {number}"), "Red", logprob=logprob)
-        scene.trail.twins.append((accused, donor, "the pictures differ"))
-    assert scene.verdict().verdict is Verdict.INCONCLUSIVE
-    reaching(scene, -0.5, -0.5)
-    assert scene.verdict().verdict is Verdict.INCONCLUSIVE
-    scene.trail.reaching.clear()
-    reaching(scene, -0.5, -0.6)
-    assert scene.verdict().verdict is Verdict.CONTAMINATED
-
-
-def test_twins_that_differ_without_the_cache_need_no_other_proof(scene):
-    code = scene.plants.code()
-    scene.pair(scene.request("A", code), code)
-    for number, logprob in enumerate((-0.1, -0.3)):
-        donor = scene.saw(Role.PLAIN, scene.request(f"wide {number}"), "Red", logprob=logprob)
-        accused = scene.saw(Role.PLAIN, scene.request(f"tall {number}"), "Red", logprob=logprob)
-        scene.saw(Role.REFERENCE, accused.request, "Red", logprob=logprob - 0.01)
-        scene.trail.twins.append((accused, donor, "the pictures differ"))
-    assert scene.verdict().verdict is Verdict.CONTAMINATED
 
 
 def test_a_lost_fact_is_wrong(scene):

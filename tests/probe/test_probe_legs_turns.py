@@ -36,7 +36,7 @@ def test_it_goes_on_is_rewound_and_loses_its_first_exchange():
     asked = [(seen.request.label, seen.role) for seen in own(trail)]
     assert asked == [
         ("turn 1", Role.COLD),
-        *[("turn 2", Role.WARM)] * 2,
+        *[("turn 2", Role.WARM)] * (1 + legs_turns.REPLAYS),
         ("turn 3", Role.WARM),
         ("turn 2", Role.WARM),
         ("turn 1", Role.WARM),
@@ -51,7 +51,7 @@ def test_it_goes_on_is_rewound_and_loses_its_first_exchange():
 
 def test_each_turn_has_a_code_and_only_the_last_one_is_asked_alone():
     trail, _ = walked("turns", facts=TOLD)
-    assert [seen.request.expected for seen in own(trail)[:-1]] == [None] * 7
+    assert [seen.request.expected for seen in own(trail)[:-1]] == [None] * (6 + legs_turns.REPLAYS)
     alone = own(trail)[-1].request
     assert alone.expected in alone.body["messages"][-1]["content"]
     later = chat(trail)[2][-1]["content"]

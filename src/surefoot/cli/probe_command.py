@@ -11,6 +11,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -31,6 +32,7 @@ from surefoot.probe.run import Options, chosen_legs, run_probe
 from surefoot.probe.trail import Seen, Unsettled
 from surefoot.probe.verdicts import EXIT_CODES, LegReport, ProbeReport, Verdict
 
+PORT_MOST = 65_535
 INTERRUPTED = 130  # as shells say it: 128 and SIGINT
 SEEDS = 2**31
 ERROR_RATE_MOST = 0.5
@@ -114,11 +116,12 @@ def base_url(text: str) -> str:
     # No message repeats the text: what was mistyped may hold a secret.
     try:
         url = httpx.URL(text.strip())
-    except httpx.InvalidURL:
+        host, port = url.host, url.port or 0
+    except (httpx.InvalidURL, UnicodeError):
         raise SetupError(f"the URL cannot be read: {_FORM}") from None
     if url.userinfo:
         raise SetupError("the URL holds a user or a password: leave it out, and use --api-key")
-    if url.scheme not in ("http", "https") or not url.host:
+    if url.scheme not in ("http", "https") or not host or port > PORT_MOST:
         raise SetupError(f"the URL names no server: {_FORM}")
     if url.query or url.fragment:
         raise SetupError(f"the URL goes on behind its path: {_FORM}")
@@ -202,17 +205,20 @@ class _Probing:
         shown = publishable(report, self.asker.hide)
         given = self.arguments
         if given.as_json:
-            print(json.dumps(shown.to_json(), indent=2, allow_nan=False))
+            _print(json.dumps(shown.to_json(), indent=2, allow_nan=False))
         elif told or self.ended_legs:
             self.table.report(shown)
         if told:
             ending = EXIT_CODES[shown.verdict] if code is None else code
             cut = None if why is None else f"{self._hidden(why)}. The legs that ended stand"
             self.table.close(shown, ending, cut)
-        if given.html is not None:
-            _write(given.html, page(shown, when=f"{when:%d %B %Y, %H:%M %Z}"), flag="--html")
-        if given.junit is not None:
-            _write(given.junit, junit(shown, when=when.isoformat()), flag="--junit")
+        with ExitStack() as written:  # all that can be, whichever cannot
+            if given.junit is not None:
+                xml = junit(shown, when=when.isoformat())
+                written.callback(_write, given.junit, xml, flag="--junit")
+            if given.html is not None:
+                html = page(shown, when=f"{when:%d %B %Y, %H:%M %Z}")
+                written.callback(_write, given.html, html, flag="--html")
 
     def _hidden(self, text: str) -> str:
         return publishable(text, self.asker.hide)
@@ -242,12 +248,22 @@ def _check(arguments: ProbeArguments) -> None:
     rate = arguments.error_rate
     if not 0 < rate <= ERROR_RATE_MOST:
         raise SetupError(f"--error-rate {rate} must be above 0 and at most {ERROR_RATE_MOST}")
+    if arguments.model is not None and not _encodable(arguments.model):
+        raise SetupError("--model is no text that can be sent")
     for key in arguments.keys:
         if not key or not all("!" <= letter <= "~" for letter in key):
             raise SetupError("an --api-key is empty, or holds a character that no header can")
     for path, flag in ((arguments.html, "--html"), (arguments.junit, "--junit")):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise SetupError(f"{flag} {path} cannot be written: give a file in a folder that is")
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _names(text: str | None) -> tuple[str, ...]:
@@ -257,6 +273,13 @@ def _names(text: str | None) -> tuple[str, ...]:
     if not names:
         raise SetupError("--legs names no leg: leave it out for all of them")
     return names
+
+
+def _print(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        raise SetupError(f"stdout cannot be written: {error.strerror}") from None
 
 
 def _write(path: Path, text: str, *, flag: str) -> None:

@@ -10,9 +10,12 @@ The probe speaks HTTP to any OpenAI-shaped server and knows nothing of what is i
     tasks.py       phrasings that the model is proven able to answer, on fresh prompts
     proofs.py      the same proof for tasks that are no hidden code
     trail.py       what a leg sees: cold, warm, plain and apart
-    settle.py      what is asked after a leg: references, and a second stage of the time test
+    settle.py      what is asked after a leg: what failed again, references, more time
     witnesses.py   whether reuse took place: counters, and time against never-seen controls
-    distance.py    how far two answers' first tokens are apart
+    distance.py    how far two answers are apart, at their first tokens and where they part
+    references.py  what an answer is compared with
+    foreign.py     what only another request had: CONTAMINATED
+    failures.py    what fails warm and not cold: WRONG; and what may be an accident
     judge.py       the verdict
     run.py         the legs in order, inside a budget
     publishing.py  what leaves the probe: no key, nothing that a page or a file cannot hold

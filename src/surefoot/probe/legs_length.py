@@ -29,7 +29,7 @@ ENDS = 0.6  # and is so much as long
 HANG_UP_SHARE = 0.5  # of the time that a never-seen prompt takes to its first token
 LONG_ASKS = PROOFS + 2 * len(LONG_ORDER) + (1 + 2 * ENDS) + 2  # a fork's, and one that was left
 APART_MORE = 3  # salts asked with after one that shared, so that time can tell it too
-LONG_COLD_S = 40.0  # most that a rung's proofs may take together
+LONG_COLD_S = 18.0  # most that a rung's proofs may take together
 LONG_SHARE = 3  # one such part of what is left of the budget may be spent
 
 

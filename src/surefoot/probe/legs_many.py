@@ -3,7 +3,7 @@
 import asyncio
 
 from surefoot.probe.legs import Facts, Leg, Run, lengths
-from surefoot.probe.tasks import Phrasing, Shape, conversation, message
+from surefoot.probe.tasks import STORY, Phrasing, Shape, conversation, message
 from surefoot.probe.trail import Request, Trail
 
 SESSIONS_LEAST, SESSIONS_MOST = 10, 24
@@ -12,11 +12,10 @@ SESSIONS_AGAIN = 2  # asked once more right away, which only a cache that keeps 
 SHARE = 24  # of what is left of the budget: sessions are not worth more of it
 LANES_AT_ONCE = 6
 CROWD_AT_ONCE = 16
-CROWD_LEAST = 10  # at once, where a block is so large that more would be dear
+CROWD_LEAST = 8  # at once, where a block is so large that more would be dear
 STRANGERS_AT_ONCE = 4
 SHORT_SHARE = 5  # one such part of an ordinary prompt is a short one
-STORY = "Tell me a long story about a harbour."
-STORY_TOKENS = 64  # of the answer that another request joins
+STORY_TOKENS = 24  # of the answer that another request joins
 STORY_ASKS = 3
 BETWEEN_TOKENS = 60  # between a story's code and its question
 OWN_TOKENS = 60  # about what a code and a question take

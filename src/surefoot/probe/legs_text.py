@@ -12,8 +12,8 @@ from typing import Any
 from surefoot.probe.legs import Leg, Run, lengths
 from surefoot.probe.legs_length import BOUNDARIES, LONG
 from surefoot.probe.legs_many import LANES, SESSIONS
-from surefoot.probe.legs_turns import STORY, TURNS
-from surefoot.probe.tasks import Phrasing, Shape, Tasks, conversation, message
+from surefoot.probe.legs_turns import TURNS
+from surefoot.probe.tasks import STORY, Phrasing, Shape, Tasks, conversation, message
 from surefoot.probe.trail import Request, Role, Trail
 
 LONG_ANSWER_TOKENS = 64
@@ -22,7 +22,7 @@ INTERLEAVE_ROUNDS = 2
 # B leaves A's text after so much of it, and B2 after so much; one pair for each round.
 FORK_DEPTHS = ((0.9, 0.5), (0.8, 0.65))
 FORK_TAIL = 0.5  # A goes on past the longest B for this share of a leg's ordinary length
-EDIT_ROUNDS = 2
+EDIT_ROUNDS = 1
 ANSWERS = ("Noted.", "I see.")  # what an early turn was answered with, then with what instead
 SPELLINGS = 2  # of the last text: in other case, and by another role
 # When the probe hangs up: before the first token, or after so many pieces of text.

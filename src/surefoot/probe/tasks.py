@@ -55,6 +55,9 @@ PHRASINGS = (
 )
 
 
+STORY = "Tell me a long story about a harbour."  # what is answered at length
+
+
 def message(role: str, content: object) -> dict[str, Any]:
     """Return one message of a conversation."""
     return {"role": role, "content": content}
