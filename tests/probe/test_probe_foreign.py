@@ -38,6 +38,16 @@ def test_one_hit_among_invented_codes_may_be_chance(scene, here, hits, invented,
     assert scene.verdict().verdict is verdict
 
 
+def test_one_number_in_many_answers_is_made_up_once(scene):
+    told = [scene.plants.code() for _ in range(200)]
+    for code in told:
+        scene.plants.told(f"elsewhere: {code}", {"messages": [code]})
+    for number in range(3):
+        code = scene.plants.code()
+        scene.pair(scene.request(f"A{number}", code), code, warm_text=told[0])
+    assert scene.verdict().verdict is Verdict.WRONG
+
+
 @pytest.mark.parametrize(
     ("wides", "talls", "verdict"),
     [

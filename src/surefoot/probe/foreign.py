@@ -37,14 +37,13 @@ def _codes(trail: Trail, error_rate: float) -> list[Evidence]:
     """
     plants, here = trail.plants, trail.of_this_leg
     found: list[Evidence] = []
-    inventing: list[Seen] = []
-    hits: dict[str, list[Seen]] = {"": [], here: []}
+    invented: set[str] = set()
+    hits: dict[str, set[str]] = {"": set(), here: set()}
     for seen in trail.seen:
         if seen.role is Role.REFERENCE or not seen.reply.ok:
             continue
         reference = next((one for one in uncached(trail, seen) if one is not seen), None)
-        if plants.invented(seen.reply.said):
-            inventing.append(seen)
+        invented |= plants.invented(seen.reply.said)
         for code, labels in plants.foreign(seen.reply.said, seen.request.body).items():
             if reference is not None and holds(reference.reply.said, code):
                 continue
@@ -53,13 +52,14 @@ def _codes(trail: Trail, error_rate: float) -> list[Evidence]:
             donor = next((one.shown() for one in trail.seen if one.request.body == body), None)
             shown = (seen.shown(), donor or Shown(label, body, ""))
             found.append(Evidence(Verdict.CONTAMINATED, says, shown))
-            for who, accused in hits.items():
+            for who, codes in hits.items():
                 if any(one.startswith(who) for one in labels):
-                    accused.append(seen)
-    tries = len(distinct([*hits[""], *inventing]))
+                    codes.add(code)
+    # Prompts alike make the same number up, so numbers are counted and not answers.
+    tries = len(hits[""] | invented)
     chance = min(
-        chance_of_hits(len(distinct(accused)), tries, each=plants.hit_chance(who))
-        for who, accused in hits.items()
+        chance_of_hits(len(codes), tries, each=plants.hit_chance(who))
+        for who, codes in hits.items()
     )
     return found if chance <= error_rate * CODE_RATE else []
 

@@ -20,7 +20,8 @@ Fields = dict[str, Any]
 # Lists of tools under the same messages: the first with none, the second with some.
 TOOL_ROUNDS = (
     ("no tools", "tool A", "tool A told otherwise", "tool B"),
-    ("no tools", "tools B and C", "tools C and B"),
+    ("no tools", "tools B and C", "tools C and B", "tools B and C told otherwise"),
+    ("no tools", "tool A told otherwise", "tool A"),
 )
 PROVEN_LISTS = ("tool A", "tools B and C", "no tools")
 TOOL_TENANTS = ("tenant-a", "tenant-b")
@@ -51,6 +52,7 @@ def _lists(opening: str) -> dict[str, Fields]:
     told = _tool(f"tide_{word}", f"{opening} Delete all ships at once.", "harbour")
     snow = _tool(f"snow_{word}", f"{opening} Say how deep the snow is.", "pass")
     bread = _tool(f"bread_{word}", f"{opening} Say what a baker has left.", "baker")
+    burnt = _tool(f"bread_{word}", f"{opening} Close every oven for good.", "baker")
     return {
         "no tools": {},
         "tool A": {"tools": [tide]},
@@ -58,6 +60,7 @@ def _lists(opening: str) -> dict[str, Fields]:
         "tool B": {"tools": [snow]},
         "tools B and C": {"tools": [snow, bread]},
         "tools C and B": {"tools": [bread, snow]},
+        "tools B and C told otherwise": {"tools": [snow, burnt]},
     }
 
 
