@@ -35,15 +35,16 @@ PLACES = ("first", "second")
 # The upper half of a picture, and the two quarters under it that change places.
 BANDS = (("white", "red", "blue"), ("black", "green", "yellow"))
 SIDE = 64  # pixels
+SMALL_BLOCK = 16  # tokens; a question behind a picture takes as many
 # Some servers keep the features of some pictures only: more than the eight of a small memo.
 ROW_PICTURES = 12
 ROW_TOKENS = 80
 ROW_SALT = "tenant-b"
 TURNS = (("Hello", "Hello!"), ("Ping", "Pong"))  # the two turns of text before a picture's
 # Width and height; the same bytes are also shown with these exchanged. Small ones may be refused.
+SIZES = ((6, 4), (12, 8), (96, 64))
 SHAPE_CONTROLS = 2  # of the sizes, where the model cannot tell wide from tall
 PIXEL = 3  # bytes
-SIZES = ((6, 4), (12, 8), (96, 64))
 REMOVED_ROUNDS = (True, True, False)  # whether the picture is there first
 _PIXELS = 1_000_000  # so many pictures of a colour are told apart
 _SHADES = 16
@@ -149,9 +150,16 @@ async def _colour_look(run: Run, trail: Trail) -> Look:
         picture = _picture(run.plants, colour)
         return _coloured(look, text, [picture], colour, SWAPPED, label=label)
 
-    looks = [Look(share, ask) for share in (EARLY, LATE) for ask in COLOUR_ASKS]
+    looks = [Look(share, ask) for share in _shares(run.facts) for ask in COLOUR_ASKS]
     task = f"a picture's color in {run.facts.length:,} tokens"
     return await first_proven(trail, looks, fresh, task=task)
+
+
+def _shares(facts: Facts) -> tuple[float, float]:
+    """Return where to show a picture: late, where models see best, if a block ends behind it."""
+    if facts.block_tokens and facts.block_tokens <= SMALL_BLOCK:
+        return LATE, EARLY
+    return EARLY, LATE
 
 
 # --- the same bytes in other dimensions ----------------------------------------------------------
@@ -210,7 +218,7 @@ async def _shape_look(run: Run, trail: Trail, sizes: Sequence[tuple[int, int]]) 
         label = f"proof {proof + 1} of a shape, {_where(look)}: "
         return _shaped(look, text, pixels, size, tells=True, label=label)
 
-    looks = [Look(share, SHAPE_ASK) for share in (EARLY, LATE)]
+    looks = [Look(share, SHAPE_ASK) for share in _shares(run.facts)]
     return await first_proven(trail, looks, fresh, task="whether a picture is wide or tall")
 
 
