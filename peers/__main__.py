@@ -27,6 +27,7 @@ from peers.servers import PEERS, Peer
 ROOT = Path(__file__).parent.parent
 HOME = ROOT / ".peers"
 VERBS = ("setup", "run", "serve", "restart", "stop", "table")
+BUDGET_S = 1_200  # twice the default: a restart takes some of these a minute on two cores
 VERDICTS = (0, 1, 3, 4)  # exit codes of the probe that are an answer; the others are an error
 
 
@@ -82,7 +83,8 @@ def _probe(peer: Peer, seed: int, more: Sequence[str]) -> bool:
         ended = subprocess.run(
             (
                 *(sys.executable, "-m", "surefoot", "probe", running.url, "--json"),
-                *("--html", str(report), "--seed", str(seed), "--restart-cmd", again, *more),
+                *("--html", str(report), "--seed", str(seed), "--restart-cmd", again),
+                *("--budget-seconds", str(BUDGET_S), *more),
             ),
             cwd=ROOT,
             stdout=subprocess.PIPE,
