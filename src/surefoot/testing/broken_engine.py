@@ -28,7 +28,7 @@ RESTORE_S = 0.000_02  # per token of a prompt
 DECODE_S = 0.002  # per token of an answer
 OTHER_WEIGHTS = 3
 CROWD = 8  # requests in flight
-LONG_ANSWER_TOKENS = 20
+LONG_ANSWER_TOKENS = 16
 LEFT_TOKENS = 2
 WORDINGS = ("", "It is ", "Sure: ", "Here you are: ", "The answer is ")
 

@@ -195,7 +195,7 @@ class Fault(StrEnum):
     )
     LONG_ANSWER_OVERWRITES = (
         "long_answer_overwrites",
-        "an answer of 20 tokens or more is written over its prompt's last whole block",
+        "an answer of 16 tokens or more is written over its prompt's last whole block",
         5,
     )
     POISONED_IN_DECODE = (
