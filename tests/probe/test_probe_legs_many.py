@@ -8,7 +8,6 @@ from leg_walks import BARE, JUDGED, Walked
 
 from surefoot.probe.legs_many import (
     CROWD_AT_ONCE,
-    CROWD_LEAST,
     LANES,
     LANES_AT_ONCE,
     SESSIONS,
@@ -71,7 +70,7 @@ def test_strangers_in_flight_are_found_to_share(behaviour):
     assert found.verdict is Verdict.CONTAMINATED, found.reason
 
 
-@pytest.mark.parametrize("behaviour", [Behaviour(), Behaviour(block_tokens=256), BARE])
+@pytest.mark.parametrize("behaviour", [Behaviour(), BARE])
 def test_an_entry_that_is_shared_by_many_only_is_found(monkeypatch, behaviour):
     borrow = BrokenEngine._borrow
 
@@ -125,8 +124,7 @@ def test_the_others_come_back_in_another_order_and_some_of_them_twice():
 # --- lanes ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("block", "at_once"), [(16, CROWD_AT_ONCE), (256, CROWD_LEAST)])
-def test_a_crowd_shares_a_block_and_is_asked_at_once(monkeypatch, block, at_once):
+def test_a_crowd_shares_a_block_and_is_asked_at_once(monkeypatch):
     live = []
     taken_up = BrokenEngine._taken_up
 
@@ -136,10 +134,16 @@ def test_a_crowd_shares_a_block_and_is_asked_at_once(monkeypatch, block, at_once
         return run
 
     monkeypatch.setattr(BrokenEngine, "_taken_up", counting)
-    trail = Walked("lanes", behaviour=Behaviour(block_tokens=block), keys=()).walk().trail
+    trail = Walked("lanes", keys=()).walk().trail
     assert len({system(seen) for seen in labelled(trail, "one of a crowd")}) == 1
-    assert max(live)[0] == at_once
-    assert max(live)[1] >= block
+    assert max(live)[0] == CROWD_AT_ONCE
+    assert max(live)[1] >= Behaviour().block_tokens
+
+
+def test_no_crowd_is_asked_where_blocks_are_large():
+    trail = Walked("lanes", behaviour=Behaviour(block_tokens=256), keys=()).walk().trail
+    assert not labelled(trail, "one of a crowd")
+    assert labelled(trail, "one that comes during a story")
 
 
 def test_lanes_are_asked_at_once_before_they_are_alone():

@@ -72,7 +72,6 @@ def test_it_does_so_on_servers_that_offer_nothing_but_answers(name, fault, verdi
     ("name", "fault"),
     [
         ("turns", Fault.ANSWER_SHIFTED),
-        ("turns", Fault.LONG_ANSWER_OVERWRITES),
         ("cancelled", Fault.POISONED_IN_DECODE),
     ],
 )

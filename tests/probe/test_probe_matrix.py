@@ -27,7 +27,7 @@ SHORT = {
     Fault.EVICTED_WHILE_SHARED: "sessions",
     Fault.STRANGERS_IN_FLIGHT: "lanes",
     Fault.SHARED_ENTRY_FROM_8: "lanes",
-    Fault.LONG_ANSWER_OVERWRITES: "turns",
+    Fault.LONG_ANSWER_OVERWRITES: "image-later",
     Fault.POISONED_IN_DECODE: "cancelled",
 }
 

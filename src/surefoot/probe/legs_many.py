@@ -12,7 +12,6 @@ SESSIONS_AGAIN = 2  # asked once more right away, which only a cache that keeps 
 SHARE = 24  # of what is left of the budget: sessions are not worth more of it
 LANES_AT_ONCE = 6
 CROWD_AT_ONCE = 16
-CROWD_LEAST = 8  # at once, where a block is so large that more would be dear
 STRANGERS_AT_ONCE = 4
 SHORT_SHARE = 5  # one such part of an ordinary prompt is a short one
 STORY_TOKENS = 24  # of the answer that another request joins
@@ -80,8 +79,9 @@ async def lanes(run: Run, trail: Trail) -> None:
     at_once, crowd_tokens = _crowd(run.facts)
     preamble = tasks.body_text(crowd_tokens)
     crowd = _many(run, phrasing, at_once, "one of a crowd", preamble)
-    await trail.plain(crowd[0])
-    await trail.together(crowd)
+    if crowd:
+        await trail.plain(crowd[0])
+        await trail.together(crowd)
     strangers = [
         tasks.fresh(Shape.LATE, phrasing, length // SHORT_SHARE, label=f"stranger {number}")
         for number in range(1, STRANGERS_AT_ONCE + 1)
@@ -133,9 +133,12 @@ def _story(run: Run, phrasing: Phrasing, preamble: str) -> Request:
 
 
 def _crowd(facts: Facts) -> tuple[int, int]:
-    """Return how many a crowd is and how long its prompts are; they share a block at least."""
+    """Return how many a crowd is and how long its prompts are; they share a block at least.
+
+    It is left out where a block is so large that it would be dear.
+    """
     tokens = max(facts.length // SHORT_SHARE, (facts.block_tokens or 0) + OWN_TOKENS)
-    return (CROWD_AT_ONCE if tokens <= facts.length // 4 else CROWD_LEAST), tokens
+    return (CROWD_AT_ONCE if tokens <= facts.length // 4 else 0), tokens
 
 
 def _affordable(run: Run, trail: Trail) -> int:
@@ -152,7 +155,7 @@ def _lanes_cost(facts: Facts) -> int:
     again = 1 if facts.way_round else 2
     return (
         (2 * LANES_AT_ONCE + LANES_AT_ONCE // 2) * facts.length
-        + (again * (at_once + 1) + STORY_ASKS + 1) * crowd_tokens
+        + (again * (at_once + 1) + STORY_ASKS + (at_once > 0)) * crowd_tokens
         + STORY_ASKS * BETWEEN_TOKENS
         + again * STRANGERS_AT_ONCE * facts.length // SHORT_SHARE
     )

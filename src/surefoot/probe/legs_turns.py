@@ -7,6 +7,7 @@ prefix of the next turn only if that turn sends the answer back. The other legs 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from statistics import median
 from typing import Any
 
 from surefoot.probe.asking import Reply
@@ -19,6 +20,7 @@ STORY_TOKENS = 64  # the longest that turn 1 is answered
 STORY_USUAL_TOKENS = 40  # between a model that is brief and one that is cut off
 OPENING_SHARE = 0.7  # of the usual length: turn 1; turn 2 has all of it, so that times compare
 CHUNK_LEAST_TOKENS = 60  # text of turn 2; what is looked up by its content is not shorter
+NEAR = 0.1  # of the usual length: controls that turn 2 is made as long as
 REPLAYS = 3  # of turn 2, which costs little and makes its times speak
 STAND_IN = "Noted."  # sent back where nothing was answered: servers refuse an empty turn
 
@@ -36,7 +38,7 @@ async def turns(run: Run, trail: Trail) -> None:
     chat = _Chat.drawn(tasks, phrasing, facts.length)
     first = chat.request("turn 1", ())
     story = await trail.cold(first)
-    chat = chat.filled(tasks, facts.length, story.reply)
+    chat = chat.filled(tasks, _usual(trail, facts.length), story.reply)
     answers = [_sent_back(story)]
     second = chat.request("turn 2", answers, proven=proven)
     answers.append(_sent_back(await trail.warm(second)))
@@ -108,6 +110,12 @@ class _Chat:
         """Return the second turn as if it were the first."""
         messages = [message("system", self.text), message("user", self.turns[1])]
         return Request(label, {"messages": messages}, expected=self.codes[1])
+
+
+def _usual(trail: Trail, length: int) -> int:
+    """Return how long prompts of about a length really are, for times that compare with theirs."""
+    known = [one.prompt_tokens for one in trail.controls]
+    return round(median([one for one in known if abs(one - length) <= NEAR * length] or [length]))
 
 
 def _sent_back(seen: Seen) -> str:
