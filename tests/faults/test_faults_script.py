@@ -231,7 +231,9 @@ def test_a_fence_that_cannot_be_read_well_bars_all_the_same(played, kind):
 def test_what_cannot_be_kept_aside_is_gone_all_the_same(played, kind):
     told = played(FENCED, quarantine=f"put {kind}")
     assert {("get", Kind.FLIPPED), ("put", kind)} <= told.struck
-    assert {Miss.CORRUPT, Miss.QUARANTINED} <= told.misses
+    assert Miss.CORRUPT in told.misses
+    # A writer that is stuck there may keep all that comes later from being stored.
+    assert Miss.QUARANTINED in told.misses or kind is Kind.STALLED
 
 
 @pytest.mark.parametrize("seed", [*range(6), *short_of(range(6, 60), ())])
