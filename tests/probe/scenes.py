@@ -66,5 +66,24 @@ class Scene:
         for _ in range(times):
             self.saw(Role.WARM, request, text if warm_text is None else warm_text, **changes)
 
+    def cold_answers(self, right, wrong=0):
+        """Never-seen prompts with a code each, and how many of them are answered right."""
+        for number in range(right + wrong):
+            code = self.plants.code()
+            text = code if number < right else "I do not know."
+            self.saw(Role.COLD, self.request(f"cold {number}", code), text)
+
+    def twins(self, wides, talls):
+        """Pairs of pictures by the logprobs of their answers, after a leg that is clean."""
+        code = self.plants.code()
+        self.pair(self.request("A", code), code)
+        pairs = []
+        for number, (wide, tall) in enumerate(zip(wides, talls, strict=True)):
+            donor = self.saw(Role.PLAIN, self.request(f"wide {number}"), "Red", logprob=wide)
+            accused = self.saw(Role.PLAIN, self.request(f"tall {number}"), "Red", logprob=tall)
+            self.trail.twins.append((accused, donor, "the pictures differ"))
+            pairs.append(accused)
+        return pairs
+
     def verdict(self, facts=COUNTED, unsettled=None):
         return judge(self.trail, facts, RATE, unsettled)

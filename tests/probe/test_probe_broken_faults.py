@@ -53,14 +53,20 @@ async def replay(server):
     return [(await server.ask(messages), await server.cold(messages))]
 
 
-async def replays_of_every_length(server):
+async def asked_twice(server, texts):
     pairs = []
-    for words in range(16):
-        messages = [user(f"The secret code is 483920. {words} {'very ' * words} {TEXT * 2} {ASKS}")]
+    for text in texts:
+        messages = [user(text)]
         cold = await server.ask(messages)
         assert cold.bits == (await server.cold(messages)).bits
         pairs.append((await server.ask(messages), cold))
     return pairs
+
+
+async def replays_of_every_length(server):
+    said = "The secret code is 483920."
+    texts = (f"{said} {words} {'very ' * words} {TEXT * 2} {ASKS}" for words in range(16))
+    return await asked_twice(server, texts)
 
 
 async def at_once(server):
@@ -205,13 +211,7 @@ async def eight_at_once(server):
 
 
 async def long_answers(server):
-    pairs = []
-    for more in range(1, 9):
-        messages = [user(f"{more} {TEXT * more * 4} {STORY}")]
-        cold = await server.ask(messages)
-        assert cold.bits == (await server.cold(messages)).bits
-        pairs.append((await server.ask(messages), cold))
-    return pairs
+    return await asked_twice(server, (f"{more} {TEXT * more * 4} {STORY}" for more in range(1, 9)))
 
 
 async def left_in_a_story(server):

@@ -1,7 +1,7 @@
 """When a warm path that fails is a fault, and when it may be an accident, a choice or a clock."""
 
 import pytest
-from scenes import COUNTED, Scene
+from scenes import COUNTED, RATE, Scene
 
 from surefoot.probe.asking import NEVER, Reply, Token
 from surefoot.probe.failures import suspect
@@ -93,25 +93,23 @@ def test_a_refusal_without_a_reference_says_nothing_of_the_cache(scene):
     assert scene.verdict().verdict is Verdict.INCONCLUSIVE
 
 
-def test_prompts_longer_than_any_that_was_answered_right_accuse_nobody(scene):
-    for _ in range(30):
-        code = scene.plants.code()
-        scene.saw(Role.COLD, scene.request(f"cold {code}", code), code)
+@pytest.mark.parametrize(
+    ("tokens", "verdict"), [(700, Verdict.WRONG), (1_000, Verdict.INCONCLUSIVE)]
+)
+def test_prompts_longer_than_any_that_was_answered_right_accuse_nobody(scene, tokens, verdict):
+    scene.cold_answers(right=30)
+    code = scene.plants.code()
     scene.pair(scene.request("A", code), code)
     for number in range(4):
         request = scene.request(f"long {number}", scene.plants.code())
-        seen = scene.saw(Role.PLAIN, request, "no")
-        assert scene.trail.seen.pop() is seen
-        tokens = 700 if number < 0 else 1000
         reply = Reply(status=200, text="no", finish="stop", prompt_tokens=tokens)
         scene.trail.seen.append(Seen(request, reply, Role.PLAIN))
-    assert scene.verdict().verdict is Verdict.INCONCLUSIVE
+    assert scene.verdict().verdict is verdict
 
 
 def test_one_code_that_is_lost_in_three_prompts_is_lost_once(scene):
-    for _ in range(30):
-        code = scene.plants.code()
-        scene.saw(Role.COLD, scene.request(f"cold {code}", code), code)
+    scene.cold_answers(right=30)
+    code = scene.plants.code()
     scene.pair(scene.request("A", code), code)
     lost = scene.plants.code()
     for number in range(3):
@@ -126,9 +124,9 @@ def test_a_reference_that_does_not_repeat_itself_accuses_nobody(scene):
     code = scene.plants.code()
     request = scene.request("A", code)
     scene.saw(Role.COLD, request, code)
-    assert suspect(scene.trail, COUNTED) is None
+    assert suspect(scene.trail, COUNTED, RATE) is None
     warm, *_ = [scene.saw(Role.WARM, request, code, cached=512, logprob=-1.5) for _ in range(3)]
-    assert suspect(scene.trail, COUNTED) is warm
+    assert suspect(scene.trail, COUNTED, RATE) is warm
     assert scene.verdict().verdict is Verdict.WRONG
     scene.saw(Role.REFERENCE, request, code)
     assert scene.verdict().verdict is Verdict.WRONG

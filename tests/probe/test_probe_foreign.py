@@ -60,12 +60,7 @@ def test_one_number_in_many_answers_is_made_up_once(scene):
     ],
 )
 def test_twins_equal_to_the_last_digit_are_contamination(scene, wides, talls, verdict):
-    code = scene.plants.code()
-    scene.pair(scene.request("A", code), code)
-    for number, (wide, tall) in enumerate(zip(wides, talls, strict=True)):
-        donor = scene.saw(Role.PLAIN, scene.request(f"wide {number}"), "Red", logprob=wide)
-        accused = scene.saw(Role.PLAIN, scene.request(f"tall {number}"), "Red", logprob=tall)
-        scene.trail.twins.append((accused, donor, "the pictures differ"))
+    scene.twins(wides, talls)
     reaching(scene, -0.5, -0.6)
     assert scene.verdict().verdict is verdict
 
@@ -81,12 +76,7 @@ def reaching(scene, one, other):
 
 
 def test_twins_prove_nothing_where_what_differs_may_not_reach_the_model(scene):
-    code = scene.plants.code()
-    scene.pair(scene.request("A", code), code)
-    for number, logprob in enumerate((-0.1, -0.3)):
-        donor = scene.saw(Role.PLAIN, scene.request(f"wide {number}"), "Red", logprob=logprob)
-        accused = scene.saw(Role.PLAIN, scene.request(f"tall {number}"), "Red", logprob=logprob)
-        scene.trail.twins.append((accused, donor, "the pictures differ"))
+    scene.twins((-0.1, -0.3), (-0.1, -0.3))
     assert scene.verdict().verdict is Verdict.INCONCLUSIVE
     reaching(scene, -0.5, -0.5)
     assert scene.verdict().verdict is Verdict.INCONCLUSIVE
@@ -96,13 +86,9 @@ def test_twins_prove_nothing_where_what_differs_may_not_reach_the_model(scene):
 
 
 def test_twins_that_differ_without_the_cache_need_no_other_proof(scene):
-    code = scene.plants.code()
-    scene.pair(scene.request("A", code), code)
-    for number, logprob in enumerate((-0.1, -0.3)):
-        donor = scene.saw(Role.PLAIN, scene.request(f"wide {number}"), "Red", logprob=logprob)
-        accused = scene.saw(Role.PLAIN, scene.request(f"tall {number}"), "Red", logprob=logprob)
-        scene.saw(Role.REFERENCE, accused.request, "Red", logprob=logprob - 0.01)
-        scene.trail.twins.append((accused, donor, "the pictures differ"))
+    for accused in scene.twins((-0.1, -0.3), (-0.1, -0.3)):
+        nat = accused.reply.tokens[0].logprob - 0.01
+        scene.saw(Role.REFERENCE, accused.request, "Red", logprob=nat)
     assert scene.verdict().verdict is Verdict.CONTAMINATED
 
 

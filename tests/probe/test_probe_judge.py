@@ -96,13 +96,13 @@ def test_one_mistaken_picture_without_a_reference_may_be_the_models_own(scene):
 def test_two_mistaken_pictures_are_no_accident_for_a_model_that_knows_colours(scene):
     colours(scene, ("Red", "Red", "Red"))
     assert scene.verdict().verdict is Verdict.INCONCLUSIVE
-    cold_answers(scene, right=40)
+    scene.cold_answers(right=40)
     assert scene.verdict().verdict is Verdict.CONTAMINATED
 
 
 def test_a_model_that_mostly_guesses_accuses_nobody_with_a_word(scene):
     colours(scene, ("Red", "Red", "Blue"), reference=str.capitalize)
-    cold_answers(scene, right=1, wrong=2)
+    scene.cold_answers(right=1, wrong=2)
     assert scene.verdict().verdict is Verdict.WRONG  # it changed, whatever the word
 
 
@@ -163,16 +163,9 @@ def test_what_is_far_grows_with_the_servers_own_noise_up_to_a_limit(scene):
     assert scene.verdict(noisy).verdict is Verdict.WRONG
 
 
-def cold_answers(scene, right, wrong=0):
-    for number in range(right + wrong):
-        code = scene.plants.code()
-        text = code if number < right else "I do not know."
-        scene.saw(Role.COLD, scene.request(f"cold {number}", code), text)
-
-
 def test_a_model_that_fails_by_itself_is_not_the_servers_fault(scene):
     lone_failures(scene, 3, 4)
-    cold_answers(scene, right=12, wrong=8)
+    scene.cold_answers(right=12, wrong=8)
     assert scene.verdict().verdict is Verdict.INCONCLUSIVE
 
 
@@ -211,7 +204,7 @@ def lone_failures(scene, failures, of):
 )
 def test_without_references_most_must_fail_and_more_than_one(scene, failures, of, verdict):
     lone_failures(scene, failures, max(of, 1))
-    cold_answers(scene, right=20)
+    scene.cold_answers(right=20)
     code = scene.plants.code()
     scene.pair(scene.request("A", code), code)
     assert scene.verdict().verdict is verdict
@@ -313,7 +306,7 @@ def test_time_alone_accuses_of_sharing_only_beyond_doubt():
     apart(scene, seconds=WARM_S, cached=0)
     # Of other legs, when the server may have been busier, no control counts against it.
     assert scene.verdict(UNCOUNTED).verdict is Verdict.INCONCLUSIVE
-    cold_answers(scene, right=20)
+    scene.cold_answers(right=20)
     assert scene.verdict(UNCOUNTED).verdict is Verdict.CONTAMINATED
     scene = Scene(controls=4)
     apart(scene, seconds=WARM_S, cached=0, times=2)

@@ -7,7 +7,7 @@ import json
 import pytest
 from leg_walks import Walked
 
-from surefoot.probe import legs_tenants
+from surefoot.probe import legs_tenants, tasks
 from surefoot.probe.trail import Role
 from surefoot.probe.verdicts import Verdict
 from surefoot.testing import broken_server
@@ -94,7 +94,7 @@ def test_tenants_at_once_who_append_to_one_entry_are_found(monkeypatch):
 def test_tenants_at_once_send_what_has_a_cold_answer():
     walked = Walked("salts").walk()
     cold = {one.prompt for one in walked.of(Role.COLD)}
-    stem = legs_tenants.SALT_STEM
+    stem = tasks.SALT_STEM
     salts = {stem + tenant for tenant in legs_tenants.AT_ONCE}
     at_once = [one for one in walked.of() if salt_of(one) in salts]
     assert len({one.prompt for one in at_once}) == 1

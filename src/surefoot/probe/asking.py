@@ -302,7 +302,7 @@ class _Heard:
         self._texts: list[str] = []
         self._calls: dict[int, tuple[str, str]] = {}  # of tools: name and arguments
         self._thoughts: list[str] = []
-        self._tokens: list[Token] | None = None
+        self._tokens: list[Token] = []
         self._finish: str | None = None
         self._usage: Mapping[str, Any] = {}
         self._counters: dict[str, int] = {}
@@ -349,18 +349,16 @@ class _Heard:
         if error not in (None, NEVER, ENDLESS, HUNG_UP):
             # Hidden before it is cut: a key that is cut is not found any more.
             error = hide(error)[:ERROR_MOST]
+        called = json.dumps([*self._calls.values()]) if self._calls else ""
         return Reply(
             status=self._status,
-            text="".join(self._texts)
-            + (json.dumps([*self._calls.values()]) if self._calls else ""),
+            text="".join(self._texts) + called,
             reasoning="".join(self._thoughts),
             finish=self._finish,
             prompt_tokens=_number(self._usage.get("prompt_tokens")),
             completion_tokens=_number(self._usage.get("completion_tokens")),
             counters=self._counters,
-            tokens=None
-            if self._blind or _certain(self._tokens or [])
-            else tuple(self._tokens or ()),
+            tokens=None if self._blind or _certain(self._tokens) else tuple(self._tokens),
             ttft_s=(now if self._first is None else self._first) - self._started,
             total_s=now - self._started,
             error=error,
@@ -407,9 +405,7 @@ class _Heard:
             self._call(place, call)
         if thought:
             self._thoughts.append(thought)
-        tokens = [token for token in map(_token, shown) if token is not None]
-        if tokens:
-            self._tokens = (self._tokens or []) + tokens
+        self._tokens += [token for token in map(_token, shown) if token is not None]
 
     def _call(self, place: int, call: Mapping[str, Any]) -> None:
         """Take a piece of a tool call; its id is drawn, and says nothing of the prompt."""
@@ -417,11 +413,10 @@ class _Heard:
         at = place if number is None else number
         function = _object(call.get("function"))
         name, arguments = self._calls.get(at, ("", ""))
-        name, arguments = (
+        self._calls[at] = (
             name + _text(function.get("name")),
             arguments + _text(function.get("arguments")),
         )
-        self._calls[at] = name, arguments
 
     def _count(self, where: tuple[tuple[str, tuple[str, ...]], ...], value: object) -> None:
         for name, path in where:
@@ -434,9 +429,9 @@ class _Heard:
 
 
 def _certain(tokens: Sequence[Token]) -> bool:
-    """Whether logprobs tell nothing: every choice certain, and all else out of the question.
+    """Whether logprobs tell nothing: there are none, or every choice is certain and all else out.
 
-    Such are those taken after temperature 0 was applied.
+    The latter are those taken after temperature 0 was applied.
     """
     return all(
         token.logprob == 0

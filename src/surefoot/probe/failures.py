@@ -38,7 +38,8 @@ def wrong(trail: Trail, facts: Facts, error_rate: float) -> tuple[list[Evidence]
             if not compared.reply.ok:
                 continue
             one = _referenced(trail, seen, says, facts, error_rate)
-            (found if one and one.verdict is Verdict.WRONG else doubts).extend([one] if one else [])
+            if one is not None:
+                (found if one.verdict is Verdict.WRONG else doubts).append(one)
         elif says and seen.reply.error and _any_cold_ok(trail):
             found.append(accuse(Verdict.WRONG, says, seen, None))
         elif says:
@@ -87,14 +88,12 @@ def _by_size(trail: Trail, seen: Seen, facts: Facts) -> Evidence | None:
     return _doubted(f"{what}; {_REFERENCE}", seen, compared)
 
 
-def suspect(trail: Trail, facts: Facts) -> Seen | None:
-    """Return the first answer that differs from its reference by more than noise, None if none."""
+def suspect(trail: Trail, facts: Facts, error_rate: float) -> Seen | None:
+    """Return the first whole answer that its reference accuses, doubted or not; None if none."""
     for seen in trail.of(*JUDGED):
         compared = reference(trail, seen)
-        if compared is seen or not compared.reply.ok or not seen.reply.ok:
-            continue
-        lost = failure(seen) is not None and compared.request.right(compared.reply)
-        if (lost and not _within_noise(seen, compared, facts)) or _by_size(trail, seen, facts):
+        whole = compared is not seen and compared.reply.ok and seen.reply.ok
+        if whole and _referenced(trail, seen, failure(seen), facts, error_rate):
             return seen
     return None
 

@@ -11,6 +11,8 @@ from surefoot.probe.plants import Plants
 from surefoot.probe.tasks import Tasks
 from surefoot.probe.trail import Trail
 
+HANG_UP_SHARE = 0.5  # of the time that a never-seen prompt takes to its first token
+
 
 @dataclass(frozen=True, slots=True)
 class WayRound:

@@ -10,9 +10,8 @@ from typing import Any
 
 from surefoot.probe.legs import Facts, Leg, Run, lengths
 from surefoot.probe.legs_images import over_a_restart
-from surefoot.probe.legs_tenants import salted
 from surefoot.probe.proofs import first_proven
-from surefoot.probe.tasks import PHRASINGS, Phrasing, Shape, message
+from surefoot.probe.tasks import PHRASINGS, Phrasing, Shape, message, salted
 from surefoot.probe.trail import NotApplicable, Request, Role, Seen, Trail, Unsettled
 
 Fields = dict[str, Any]

@@ -11,10 +11,9 @@ from typing import Any
 
 from surefoot.pictures import COLOURS, raw, said, shown, speckled, user
 from surefoot.probe.legs import Facts, Leg, Run
-from surefoot.probe.legs_tenants import salted
 from surefoot.probe.plants import Plants
 from surefoot.probe.proofs import first_proven, never_seen
-from surefoot.probe.tasks import PHRASINGS, Phrasing, message
+from surefoot.probe.tasks import PHRASINGS, Phrasing, message, salted
 from surefoot.probe.trail import BudgetEnded, NotApplicable, Request, Trail, Unsettled
 
 # How much of the text stands before the pictures.
@@ -134,7 +133,7 @@ def _one_text(run: Run, look: Look, colours: Sequence[str], more: str = "") -> l
     """Draw pictures of these colours, and one text that they are shown under."""
     text = run.tasks.body_text(run.facts.length)
     return [
-        _coloured(look, text, [_picture(run.plants, one)], one, SWAPPED, label=f"{one}{more}")
+        _coloured(look, text, [picture_of(run.plants, one)], one, SWAPPED, label=f"{one}{more}")
         for one in colours
     ]
 
@@ -147,7 +146,7 @@ async def _colour_look(run: Run, trail: Trail) -> Look:
         colour = SWAPPED[proof % len(SWAPPED)]
         text = run.tasks.body_text(run.facts.length)
         label = f"proof {proof + 1} of a color, {_where(look)}"
-        picture = _picture(run.plants, colour)
+        picture = picture_of(run.plants, colour)
         return _coloured(look, text, [picture], colour, SWAPPED, label=label)
 
     looks = [Look(share, ask) for share in _shares(run.facts) for ask in COLOUR_ASKS]
@@ -286,7 +285,7 @@ async def later(run: Run, trail: Trail) -> None:
     _takes_images(run)
 
     def asked(look: Look, text: str, colour: str, label: str) -> Request:
-        picture = _picture(run.plants, colour)
+        picture = picture_of(run.plants, colour)
         return _coloured(look, text, [picture], colour, SWAPPED, label=label, turns=TURNS)
 
     def fresh(look: Look, proof: int) -> Request:
@@ -317,7 +316,7 @@ async def _before_the_last_turn(run: Run, trail: Trail, look: Look) -> None:
     greeting, greeted = TURNS[0]
 
     def asked(look: Look, text: str, colour: str, label: str) -> Request:
-        told, picture = replace(look, ask=greeting), _picture(run.plants, colour)
+        told, picture = replace(look, ask=greeting), picture_of(run.plants, colour)
         before = _coloured(told, text, [picture], colour, SWAPPED, label=label, turns=TURNS)
         after = [message("assistant", greeted), message("user", look.ask)]
         return replace(before, body={"messages": [*before.body["messages"], *after]})
@@ -378,7 +377,7 @@ async def removed(run: Run, trail: Trail) -> None:
 
     def drawn(way: Removal, colour: str, name: str) -> tuple[Request, Request]:
         text, code = run.tasks.body_text(run.facts.length), plants.code()
-        picture = _picture(plants, colour)
+        picture = picture_of(plants, colour)
         return (
             way.asked(text, picture, colour, code, f"{name} with its picture"),
             way.asked(text, None, colour, code, f"{name} without its picture"),
@@ -487,13 +486,13 @@ def _takes_images(run: Run) -> None:
         raise NotApplicable("the server takes no images")
 
 
-def _picture(plants: Plants, colour: str) -> bytes:
+def picture_of(plants: Plants, colour: str) -> bytes:
     """Draw a picture of a colour that no other one equals to the byte."""
     return speckled(COLOURS[colour], plants.number(_PIXELS))
 
 
 def _drawn(plants: Plants, colour: str) -> Coloured:
-    return Coloured(colour, _picture(plants, colour))
+    return Coloured(colour, picture_of(plants, colour))
 
 
 def _coloured(

@@ -4,11 +4,19 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from surefoot.probe.legs import Facts, Leg, Run
-from surefoot.probe.legs_tenants import salted
+from surefoot.probe.legs import HANG_UP_SHARE, Facts, Leg, Run
 from surefoot.probe.plants import PAD
 from surefoot.probe.proofs import PROOFS, answered_right
-from surefoot.probe.tasks import PHRASINGS, Phrasing, Shape, Tasks, conversation, message
+from surefoot.probe.tasks import (
+    PHRASINGS,
+    Phrasing,
+    Shape,
+    Tasks,
+    conversation,
+    message,
+    salted,
+    told,
+)
 from surefoot.probe.trail import NotApplicable, Request, Role, Seen, Trail, Unsettled
 
 UNIT_TOKENS = 256  # smaller blocks are taken together until there are about so many tokens
@@ -26,7 +34,6 @@ LONG_ANSWER_TOKENS = 128  # left free of the context
 LONG_ORDER = (-1, -2)  # which of the proofs are asked again, twice each
 LEAVES = 0.5  # a fork leaves a long text after so much of it
 ENDS = 0.6  # and is so much as long
-HANG_UP_SHARE = 0.5  # of the time that a never-seen prompt takes to its first token
 LONG_ASKS = PROOFS + 2 * len(LONG_ORDER) + (1 + 2 * ENDS) + 2  # a fork's, and one that was left
 APART_MORE = 3  # salts asked with after one that shared, so that time can tell it too
 LONG_COLD_S = 18.0  # most that a rung's proofs may take together
@@ -234,10 +241,9 @@ def _fork(run: Run, rung: _Rung) -> tuple[Request, Request]:
     words = text.split()
     kept = " ".join(words[: round(len(words) * LEAVES)])
     rest = tasks.plants.filler(round(len(words) * (ENDS - LEAVES)))
-    forked = conversation(Shape.EARLY, phrasing, code=code, text=f"{kept} {rest}")
     return (
         Request("a long text that ends with another code", {"messages": messages}),
-        Request("one that leaves the long text", {"messages": forked}, expected=code),
+        told(Shape.EARLY, phrasing, code, f"{kept} {rest}", "one that leaves the long text"),
     )
 
 
@@ -291,7 +297,7 @@ def _too_dear(run: Run, trail: Trail, rung: int) -> str | None:
     asked, left = round(rung * LONG_ASKS), trail.budget.tokens_left(run.asker) // LONG_SHARE
     if asked > left:
         return f"it asks for about {asked:,} tokens, and this leg's share is {left:,}"
-    known = [one for one in trail.controls if one.prompt_tokens >= run.facts.length // 2]
+    known = trail.controls_like(run.facts.length)
     # The median, since one that was held up by something else must not decide.
     taken_s = median([one.ttft_s / one.prompt_tokens for one in known] or [0.0]) * rung * PROOFS
     left_s = min(LONG_COLD_S, trail.budget.seconds_left(run.asker) / LONG_SHARE)

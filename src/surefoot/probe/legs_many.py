@@ -87,7 +87,7 @@ async def lanes(run: Run, trail: Trail) -> None:
         for number in range(1, STRANGERS_AT_ONCE + 1)
     ]
     await trail.together(strangers)
-    joining = _told_last(run, phrasing, preamble, "one that comes during a story")
+    joining = tasks.told_last(phrasing, preamble, label="one that comes during a story")
     await _joined(run, trail, _story(run, phrasing, preamble), joining)
     if run.facts.way_round is None:
         for one in (*crowd[1:], *strangers, joining):
@@ -115,14 +115,7 @@ async def _joined(run: Run, trail: Trail, story: Request, joining: Request) -> N
 
 def _many(run: Run, phrasing: Phrasing, count: int, name: str, preamble: str) -> list[Request]:
     numbers = range(1, count + 1)
-    return [_told_last(run, phrasing, preamble, f"{name} {number}") for number in numbers]
-
-
-def _told_last(run: Run, phrasing: Phrasing, preamble: str, label: str) -> Request:
-    """Return a request with a code of its own behind a preamble."""
-    code = run.plants.code()
-    messages = conversation(Shape.LATE, phrasing, code=code, text=preamble)
-    return Request(label, {"messages": messages}, expected=code)
+    return [run.tasks.told_last(phrasing, preamble, label=f"{name} {number}") for number in numbers]
 
 
 def _story(run: Run, phrasing: Phrasing, preamble: str) -> Request:
@@ -144,7 +137,7 @@ def _crowd(facts: Facts) -> tuple[int, int]:
 def _affordable(run: Run, trail: Trail) -> int:
     """Return how many sessions this leg's share of the budget allows, never below the least."""
     length, budget = run.facts.length, trail.budget
-    cold_s = [one.ttft_s for one in trail.controls if one.prompt_tokens >= length // 2]
+    cold_s = [one.ttft_s for one in trail.controls_like(length)]
     by_tokens = budget.tokens_left(run.asker) / SHARE / (2 * length)
     by_seconds = budget.seconds_left(run.asker) / SHARE / max([*cold_s, 1e-3])
     return round(min(SESSIONS_MOST, max(SESSIONS_LEAST, min(by_tokens, by_seconds))))

@@ -9,18 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from surefoot import pictures
+from surefoot.pictures import said, shown
+from surefoot.pictures import user as user_said
 from surefoot.probe.legs import Facts, Leg, Run, lengths
-from surefoot.probe.tasks import Phrasing, Shape, Tasks, conversation, message
+from surefoot.probe.legs_images import COLOUR_ASKS, picture_of
+from surefoot.probe.tasks import Phrasing, Shape, Tasks, message, salted, told
 from surefoot.probe.trail import NotApplicable, Request, Role, Seen, Trail
 
-# Long, so that salts differ only at their end: a part of one, or its letters' case, may be lost.
-SALT_STEM = "the-salt-of-one-house-with-many-tenants-"
 SALT_PROMPTS = 2
 AT_ONCE = ("tenant-c", "tenant-C")
 PICTURE_ASKS = 3
-COLOUR_ASK = "What color is this image? Answer with one word."
-_PIXELS = 1_000_000  # so many pictures of a colour are told apart
 PRESSURE_TOKENS = 4_000  # of other tenants, so that what was first may have left the RAM
 PRESSURE_LEAST = 2  # prompts
 KEY_PROMPTS = 3
@@ -70,8 +68,7 @@ async def salts(run: Run, trail: Trail) -> None:
 
 def _pictured(run: Run) -> Request:
     """Draw a request with a picture, judged by its cold answer: the model need not see."""
-    picture = pictures.speckled(pictures.COLOURS["red"], run.plants.number(_PIXELS))
-    asked = pictures.user(pictures.shown(picture), pictures.said(COLOUR_ASK))
+    asked = user_said(shown(picture_of(run.plants, "red")), said(COLOUR_ASKS[0]))
     text = run.tasks.body_text(run.facts.length)
     return Request("a picture", {"messages": [message("system", text), asked]})
 
@@ -86,12 +83,6 @@ async def _press(run: Run, trail: Trail, shape: Shape, phrasing: Phrasing) -> No
 
 def _pressing(length: int) -> int:
     return max(PRESSURE_LEAST, -(-PRESSURE_TOKENS // length))
-
-
-def salted(request: Request, tenant: str) -> Request:
-    """Return a request under a tenant's salt, the same to the byte otherwise."""
-    body = dict(request.body) | {"cache_salt": SALT_STEM + tenant}
-    return replace(request, label=f"{request.label} under {tenant}", body=body)
 
 
 # --- API keys ------------------------------------------------------------------------------------
@@ -172,8 +163,8 @@ def _secret(
     tasks: Tasks, phrasing: Phrasing, text: str, number: int, more: Mapping[str, str]
 ) -> Request:
     code = tasks.plants.code()
-    messages = conversation(Shape.LATE, phrasing, code=code, text=text)
-    return Request(f"text {number}, code {code}", {"messages": messages, **more}, expected=code)
+    request = told(Shape.LATE, phrasing, code, text, f"text {number}, code {code}")
+    return replace(request, body={**request.body, **more})
 
 
 def _named(request: Request, name: str) -> Request:

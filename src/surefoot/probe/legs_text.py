@@ -9,11 +9,11 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from surefoot.probe.legs import Leg, Run, lengths
+from surefoot.probe.legs import HANG_UP_SHARE, Leg, Run, lengths
 from surefoot.probe.legs_length import BOUNDARIES, LONG
 from surefoot.probe.legs_many import LANES, SESSIONS
 from surefoot.probe.legs_turns import TURNS
-from surefoot.probe.tasks import STORY, Phrasing, Shape, Tasks, conversation, message
+from surefoot.probe.tasks import STORY, Phrasing, Shape, Tasks, message, told
 from surefoot.probe.trail import Request, Role, Trail
 
 LONG_ANSWER_TOKENS = 64
@@ -28,7 +28,6 @@ SPELLINGS = 2  # of the last text: in other case, and by another role
 # When the probe hangs up: before the first token, or after so many pieces of text.
 HANG_UPS: tuple[int | None, ...] = (None, 1, 3)
 STORY_PIECES = 6  # of a story before the probe hangs up: its state is committed by then
-HANG_UP_SHARE = 0.5  # of the time that a never-seen prompt takes to its first token
 
 
 async def interleave(run: Run, trail: Trail) -> None:
@@ -41,9 +40,9 @@ async def interleave(run: Run, trail: Trail) -> None:
     trail.fresh = lambda: tasks.fresh(Shape.LATE, phrasing, length, label="control")
     for number in range(1, INTERLEAVE_ROUNDS + 1):
         shared = tasks.body_text(length)
-        a = _last_turn(tasks, phrasing, f"A{number}", shared)
+        a = tasks.told_last(phrasing, shared, label=f"A{number}")
         longer = f"{shared} {tasks.more(length // 2)}"
-        b = _at_length(_last_turn(tasks, phrasing, f"B{number}", longer))
+        b = _at_length(tasks.told_last(phrasing, longer, label=f"B{number}"))
         await trail.cold(a)
         await trail.warm(a)
         await trail.plain(b)
@@ -63,9 +62,9 @@ async def fork(run: Run, trail: Trail) -> None:
     for number, (late, early) in enumerate(FORK_DEPTHS, 1):
         text = tasks.body_text(length)
         donor = f"{text} {tasks.more(round(length * FORK_TAIL))}"
-        a = _last_turn(tasks, phrasing, f"A{number}", donor)
-        b = _last_turn(tasks, phrasing, f"B{number}", _left(run, text, late))
-        b2 = _last_turn(tasks, phrasing, f"B{number} from earlier on", _left(run, text, early))
+        a = tasks.told_last(phrasing, donor, label=f"A{number}")
+        b = tasks.told_last(phrasing, _left(run, text, late), label=f"B{number}")
+        b2 = tasks.told_last(phrasing, _left(run, text, early), label=f"B{number} from earlier on")
         await trail.cold(a)
         await trail.warm(b)
         await trail.warm(b)
@@ -84,7 +83,7 @@ async def edits(run: Run, trail: Trail) -> None:
     for number in range(1, EDIT_ROUNDS + 1):
         text = tasks.body_text(length)
         original, edited = (
-            _told(shape, phrasing, tasks.plants.code(), text, f"{name} {number}")
+            told(shape, phrasing, tasks.plants.code(), text, f"{name} {number}")
             for name in ("original", "edit")
         )
         await trail.cold(original)
@@ -110,8 +109,8 @@ async def cancelled(run: Run, trail: Trail) -> None:
     trail.fresh = lambda: tasks.fresh(Shape.LATE, phrasing, length, label="control")
     for number, pieces in enumerate(HANG_UPS, 1):
         text = tasks.body_text(length)
-        left = _at_length(_last_turn(tasks, phrasing, f"left {number}", text))
-        sibling = _last_turn(tasks, phrasing, f"sibling {number}", text)
+        left = _at_length(tasks.told_last(phrasing, text, label=f"left {number}"))
+        sibling = tasks.told_last(phrasing, text, label=f"sibling {number}")
         story = _at_length(_story(tasks, phrasing, f"story {number}", text))
         within_s = _before_answering(trail, length) if pieces is None else None
         await trail.leave(left, pieces=pieces or 1, within_s=within_s)
@@ -121,16 +120,6 @@ async def cancelled(run: Run, trail: Trail) -> None:
         await trail.leave(story, pieces=STORY_PIECES)
         await trail.warm(left)
     await trail.warm(_gone_on(story, trail.of(Role.LEFT)[-1].reply.said))
-
-
-def _last_turn(tasks: Tasks, phrasing: Phrasing, label: str, text: str) -> Request:
-    """Return a request with a code of its own in its last turn, after ``text``."""
-    return _told(Shape.LATE, phrasing, tasks.plants.code(), text, label)
-
-
-def _told(shape: Shape, phrasing: Phrasing, code: str, text: str, label: str) -> Request:
-    messages = conversation(shape, phrasing, code=code, text=text)
-    return Request(label, {"messages": messages}, expected=code)
 
 
 def _at_length(request: Request) -> Request:
@@ -198,7 +187,7 @@ def _gone_on(story: Request, came: str) -> Request:
 
 def _before_answering(trail: Trail, length: int) -> float:
     """Return seconds in which a prompt is not computed yet, as far as its like have told."""
-    times = [one.ttft_s for one in trail.controls if one.prompt_tokens >= length // 2]
+    times = [one.ttft_s for one in trail.controls_like(length)]
     return median(times or [0.0]) * HANG_UP_SHARE
 
 

@@ -16,8 +16,6 @@ from surefoot.probe.witnesses import TTFT
 STAGE_CONTROLS = 6
 STAGE_WARM = 6
 OWN_MISTAKES = 20  # never-seen prompts that tell how often the model is wrong by itself
-
-
 FAILED_MOST = 3  # requests that failed and are asked again
 AGAIN = 4  # times that an answer and its reference are asked where nothing shows how sure they are
 
@@ -42,7 +40,7 @@ async def settle(run: Run, trail: Trail, error_rate: float) -> None:
     elif trail.fresh is not None and _fails(trail):
         for _ in range(OWN_MISTAKES):
             await trail.cold(trail.fresh())
-    await _suspected(run, trail)
+    await _suspected(run, trail, error_rate)
     first = witnesses_of(trail, run.facts, error_rate)
     if TTFT in first.shown_by or not trail.of(Role.WARM) or trail.fresh is None:
         return
@@ -55,9 +53,9 @@ async def settle(run: Run, trail: Trail, error_rate: float) -> None:
         await trail.warm(seen.request)
 
 
-async def _suspected(run: Run, trail: Trail) -> None:
+async def _suspected(run: Run, trail: Trail, error_rate: float) -> None:
     """Ask a reference that accuses somebody once more; without logprobs, both sides some times."""
-    seen, way = suspect(trail, run.facts), run.facts.way_round
+    seen, way = suspect(trail, run.facts, error_rate), run.facts.way_round
     if seen is None:
         return
     for _ in range(1 if seen.reply.tokens else AGAIN):

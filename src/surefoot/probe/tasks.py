@@ -7,7 +7,7 @@ the run: the proofs are never-seen prompts, so they are controls of the time tes
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -55,6 +55,8 @@ PHRASINGS = (
 )
 
 
+# Long, so that salts differ only at their end: a part of one, or its letters' case, may be lost.
+SALT_STEM = "the-salt-of-one-house-with-many-tenants-"
 STORY = "Tell me a long story about a harbour."  # what is answered at length
 
 
@@ -83,6 +85,18 @@ def conversation(shape: Shape, phrasing: Phrasing, *, code: str, text: str) -> l
                 message("assistant", "OK"),
                 message("user", phrasing.asks),
             ]
+
+
+def told(shape: Shape, phrasing: Phrasing, code: str, text: str, label: str) -> Request:
+    """Return a request that says ``code`` where the shape has it, and asks for it."""
+    messages = conversation(shape, phrasing, code=code, text=text)
+    return Request(label, {"messages": messages}, expected=code)
+
+
+def salted(request: Request, tenant: str) -> Request:
+    """Return a request under a tenant's salt, the same to the byte otherwise."""
+    body = dict(request.body) | {"cache_salt": SALT_STEM + tenant}
+    return replace(request, label=f"{request.label} under {tenant}", body=body)
 
 
 class Tasks:
@@ -157,8 +171,11 @@ class Tasks:
     def fresh(self, shape: Shape, phrasing: Phrasing, tokens: int, *, label: str) -> Request:
         """Draw a never-seen request of this kind, about so many tokens long."""
         code = self.plants.code()
-        messages = conversation(shape, phrasing, code=code, text=self.body_text(tokens))
-        return Request(label, {"messages": messages}, expected=code)
+        return told(shape, phrasing, code, self.body_text(tokens), label)
+
+    def told_last(self, phrasing: Phrasing, text: str, *, label: str) -> Request:
+        """Return a request with a code of its own in its last turn, after ``text``."""
+        return told(Shape.LATE, phrasing, self.plants.code(), text, label)
 
     async def _proves(self, trail: Trail, shape: Shape, phrasing: Phrasing, tokens: int) -> bool:
         number = PHRASINGS.index(phrasing) + 1

@@ -255,6 +255,10 @@ class Trail:
         self._must_come(one)
         return one
 
+    def controls_like(self, tokens: int) -> list[Timed]:
+        """Return the never-seen requests that were at least half so long."""
+        return [one for one in self.controls if one.prompt_tokens >= tokens // 2]
+
     def of(self, *roles: Role) -> list[Seen]:
         """Return the exchanges in these roles, in order."""
         return [one for one in self.seen if one.role in roles]
