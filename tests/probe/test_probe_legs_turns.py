@@ -8,6 +8,7 @@ from leg_walks import BARE, Model, Walked, labelled, own, said_in, system, walke
 
 from surefoot.probe import legs_turns
 from surefoot.probe.legs import Facts, WayRound
+from surefoot.probe.plants import codes_in
 from surefoot.probe.proofs import PROOFS
 from surefoot.probe.trail import Role
 from surefoot.probe.verdicts import Verdict
@@ -49,14 +50,19 @@ def test_it_goes_on_is_rewound_and_loses_its_first_exchange():
     assert short.request.body == whole.request.body | {"max_tokens": 1}
 
 
-def test_each_turn_has_a_code_and_only_the_last_one_is_asked_alone():
+def test_each_turn_has_a_code_and_none_is_asked_for_that_logprobs_make_needless():
     trail, _ = walked("turns", facts=TOLD)
-    assert [seen.request.expected for seen in own(trail)[:-1]] == [None] * (6 + legs_turns.REPLAYS)
+    assert [seen.request.expected for seen in own(trail)] == [None] * (7 + legs_turns.REPLAYS)
+    (code,) = codes_in(own(trail)[-1].request.body["messages"][-1]["content"])
+    later = chat(trail)[2][-1]["content"]
+    assert code not in later
+    assert code not in json.dumps(chat(trail)[0])
+
+
+def test_without_logprobs_the_second_turn_alone_is_asked_for_its_code():
+    trail, _ = walked("turns")
     alone = own(trail)[-1].request
     assert alone.expected in alone.body["messages"][-1]["content"]
-    later = chat(trail)[2][-1]["content"]
-    assert alone.expected not in later
-    assert alone.expected not in json.dumps(chat(trail)[0])
 
 
 @pytest.mark.parametrize("said", ["Once.", "Once upon a time there was a harbour. " * 8])

@@ -47,7 +47,7 @@ async def turns(run: Run, trail: Trail) -> None:
     await trail.warm(chat.request("turn 3", answers, proven=proven))
     await trail.warm(second)
     await trail.warm(first)
-    alone = chat.second_alone("turn 2 without turn 1")
+    alone = chat.second_alone("turn 2 without turn 1", proven=proven)
     await trail.measured(alone.body, label=f"{alone.label}, one token of its answer")
     await trail.plain(alone)
 
@@ -106,10 +106,10 @@ class _Chat:
             body["max_tokens"] = STORY_TOKENS
         return Request(label, body, expected=self.codes[len(answers)] if proven else None)
 
-    def second_alone(self, label: str) -> Request:
-        """Return the second turn as if it were the first."""
+    def second_alone(self, label: str, *, proven: bool) -> Request:
+        """Return the second turn as if it were the first; ``proven`` as for ``request``."""
         messages = [message("system", self.text), message("user", self.turns[1])]
-        return Request(label, {"messages": messages}, expected=self.codes[1])
+        return Request(label, {"messages": messages}, expected=self.codes[1] if proven else None)
 
 
 def _usual(trail: Trail, length: int) -> int:
