@@ -69,6 +69,17 @@ def test_without_logprobs_one_lost_code_may_be_chance_and_one_that_stays_lost_is
     assert scene.verdict().verdict is Verdict.WRONG
 
 
+@pytest.mark.parametrize("error", [NEVER, "500: boom"])
+def test_an_error_is_no_chance_though_there_are_no_logprobs(error):
+    scene = Scene(logprobs=False)
+    code = scene.plants.code()
+    request = scene.request("A", code)
+    scene.pair(request, code, times=8)
+    assert scene.verdict().verdict is Verdict.CLEAN
+    scene.saw(Role.WARM, request, "", cached=512, error=error)
+    assert scene.verdict().verdict is Verdict.WRONG
+
+
 @pytest.mark.parametrize("error", [NEVER, "500: boom", "409: another request is processed"])
 def test_what_fails_and_is_answered_when_asked_again_is_an_accident(scene, error):
     code = scene.plants.code()

@@ -15,7 +15,7 @@ from surefoot.probe.legs_images import IMAGE_LEGS
 from surefoot.probe.legs_tenants import TENANT_LEGS
 from surefoot.probe.legs_text import TEXT_LEGS
 from surefoot.probe.plants import Plants
-from surefoot.probe.settle import ask_failed_again, settle
+from surefoot.probe.settle import settle
 from surefoot.probe.tasks import Tasks
 from surefoot.probe.trail import Budget, BudgetEnded, NotApplicable, Seen, Trail, Unsettled
 from surefoot.probe.verdicts import LegReport, ProbeReport, Verdict
@@ -128,9 +128,7 @@ async def _walk(leg: Leg, run: Run, trail: Trail, error_rate: float) -> LegRepor
         await leg.walk(run, trail)
 
     async def settled() -> None:
-        await ask_failed_again(trail)
-        if unsettled is None:
-            await settle(run, trail, error_rate)
+        await settle(run, trail, error_rate, whole=unsettled is None)
 
     for step in (to_its_end, settled):
         try:

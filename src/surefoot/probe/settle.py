@@ -20,19 +20,28 @@ FAILED_MOST = 3  # requests that failed and are asked again
 AGAIN = 4  # times that an answer and its reference are asked where nothing shows how sure they are
 
 
-async def ask_failed_again(trail: Trail) -> None:
-    """Ask once more what failed: what a cache breaks fails again, what an accident broke does not.
+async def settle(run: Run, trail: Trail, error_rate: float, *, whole: bool = True) -> None:
+    """Ask again what failed; then, after a whole walk, the references and more time.
 
     Raises:
-        Unsettled: it is never answered, again; or the budget ended.
+        Unsettled: what failed is never answered, again; or the budget ended.
     """
+    await _ask_failed_again(trail)
+    if whole:
+        await _ask_references(run, trail)
+        await _ask_suspected(run, trail, error_rate)
+        await _ask_for_time(run, trail, error_rate)
+
+
+async def _ask_failed_again(trail: Trail) -> None:
+    """Ask once more what failed: what a cache breaks fails again, an accident does not."""
     failed = [one for one in trail.of(*JUDGED) if one.reply.error and not one.reply.busy]
     for seen in distinct(failed)[:FAILED_MOST]:
         await trail.plain(seen.request)
 
 
-async def settle(run: Run, trail: Trail, error_rate: float) -> None:
-    """Ask the references and, if time alone is missing, the second stage of the time test."""
+async def _ask_references(run: Run, trail: Trail) -> None:
+    """Ask what has no cold answer the way round; without one, how often the model is wrong."""
     if run.facts.way_round is not None:
         way = run.facts.way_round
         for seen in _without_reference(trail):
@@ -40,7 +49,10 @@ async def settle(run: Run, trail: Trail, error_rate: float) -> None:
     elif trail.fresh is not None and _fails(trail):
         for _ in range(OWN_MISTAKES):
             await trail.cold(trail.fresh())
-    await _suspected(run, trail, error_rate)
+
+
+async def _ask_for_time(run: Run, trail: Trail, error_rate: float) -> None:
+    """Ask the second stage of the time test, if time alone is missing."""
     first = witnesses_of(trail, run.facts, error_rate)
     if TTFT in first.shown_by or not trail.of(Role.WARM) or trail.fresh is None:
         return
@@ -53,7 +65,7 @@ async def settle(run: Run, trail: Trail, error_rate: float) -> None:
         await trail.warm(seen.request)
 
 
-async def _suspected(run: Run, trail: Trail, error_rate: float) -> None:
+async def _ask_suspected(run: Run, trail: Trail, error_rate: float) -> None:
     """Ask a reference that accuses somebody once more; without logprobs, both sides some times."""
     seen, way = suspect(trail, run.facts, error_rate), run.facts.way_round
     if seen is None:
