@@ -6,6 +6,7 @@ equal them in text, log-probabilities and state, bit for bit (I5), and say what 
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import openai
 import pytest
@@ -21,11 +22,20 @@ SEQUENCE = ("red", "blue", "green", "red")
 
 
 class Place:
-    """A client of one server process."""
+    """One server process and a client of it, whose connections end with it."""
 
-    def __init__(self, process):
+    def __init__(self, process, client):
         self.server = process
-        self.openai = openai.OpenAI(base_url=f"{process.client.url}/v1", api_key="unused")
+        self.openai = client
+
+    @classmethod
+    @contextmanager
+    def started(cls, log, flags):
+        with (
+            ServerProcess(MODEL, log, flags) as process,
+            openai.OpenAI(base_url=f"{process.client.url}/v1", api_key="unused") as client,
+        ):
+            yield cls(process, client)
 
     def ask(self, messages, mode="use", **fields):
         body = {"model": MODEL, "messages": messages, "temperature": 0, "max_tokens": 12}
@@ -45,8 +55,8 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def reference(folder):
     """A process that only ever computes cold; answers are kept by their messages."""
-    with ServerProcess(MODEL, folder / "reference.log", ["--store", "off"]) as process:
-        place, kept = Place(process), {}
+    with Place.started(folder / "reference.log", ["--store", "off"]) as place:
+        kept = {}
 
         def cold(messages):
             key = repr(messages)
@@ -60,8 +70,8 @@ def reference(folder):
 @pytest.fixture(scope="module")
 def place(folder):
     flags = ["--store", str(folder / "store")]
-    with ServerProcess(MODEL, folder / "server.log", flags) as process:
-        yield Place(process)
+    with Place.started(folder / "server.log", flags) as here:
+        yield here
 
 
 def about(picture, question=ONE_WORD):
@@ -235,8 +245,7 @@ def test_facts_that_differ_deep_in_a_shared_prefix_never_mix(folder, reference):
     orders = [(0, 1, 0), (1, 0, 1), (0, 0, 1), (1, 1, 0)]
     flags = ["--store", str(folder / "facts")]
     for leg, more in (("ram", []), ("ssd", ["--ram-bytes", "0"])):
-        with ServerProcess(MODEL, folder / f"facts-{leg}.log", [*flags, *more]) as process:
-            here = Place(process)
+        with Place.started(folder / f"facts-{leg}.log", [*flags, *more]) as here:
             for number, order in enumerate(orders):
                 for which in order:
                     # A salt of its own gives every order an empty store to begin with.
@@ -247,7 +256,7 @@ def test_facts_that_differ_deep_in_a_shared_prefix_never_mix(folder, reference):
                 restored = receipt(answer)["restored_tokens"]
                 assert restored >= receipt(answer)["prompt_tokens"] - 4 * BLOCK
                 assert receipt(answer)["sources"].keys() == {leg}
-            process.client.wait_written()
+            here.server.client.wait_written()
 
 
 def many(count):
@@ -259,8 +268,7 @@ def many(count):
 def test_hundreds_of_pictures_under_one_prompt_each_get_their_own_answer(folder, reference, count):
     asked = many(count)
     flags = ["--store", str(folder / f"many-{count}")]
-    with ServerProcess(MODEL, folder / "many.log", flags) as process:
-        here = Place(process)
+    with Place.started(folder / "many.log", flags) as here:
         right = 0
         for name, messages in asked:
             answer = here.ask(messages)
@@ -270,9 +278,8 @@ def test_hundreds_of_pictures_under_one_prompt_each_get_their_own_answer(folder,
         assert right >= 0.97 * count
         for name in SEQUENCE:
             assert text(here.ask(about(colour(name)))) == name.capitalize()
-        process.client.wait_written()
-    with ServerProcess(MODEL, folder / "many-again.log", [*flags, "--ram-bytes", "0"]) as process:
-        here = Place(process)
+        here.server.client.wait_written()
+    with Place.started(folder / "many-again.log", [*flags, "--ram-bytes", "0"]) as here:
         sequence = [about(colour(name)) for name in SEQUENCE]
         for messages in [*sequence, *(messages for _, messages in asked[::7])]:
             answer = here.ask(messages)
