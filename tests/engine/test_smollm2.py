@@ -173,7 +173,7 @@ def test_restored_is_cold_around_every_boundary(engine, text, length):
 
 
 @pytest.mark.parametrize(
-    ("length", "shared"), [(2_400, 2_049), pytest.param(7_000, 6_912, marks=pytest.mark.long)]
+    ("length", "shared"), [(1_300, 1_025), pytest.param(7_000, 6_912, marks=pytest.mark.long)]
 )
 def test_a_prompt_restored_from_another_conversation_is_computed_the_same(
     engine, text, length, shared
