@@ -7,6 +7,7 @@ from surefoot.probe.legs_length import APART_MORE, ENDS, LEAVES, LONG, LONG_ORDE
 from surefoot.probe.proofs import PROOFS
 from surefoot.probe.trail import Role
 from surefoot.probe.verdicts import Verdict
+from surefoot.testing import broken_engine
 from surefoot.testing.broken_faults import Behaviour, Fault, Skills
 
 ASKED = (Role.WARM, Role.PLAIN)
@@ -125,3 +126,12 @@ def test_it_says_about_what_it_costs(context, rung, salts):
     )
     least = LONG.cost(leg.facts)  # of the shortest rung
     assert spent * 1_000 == pytest.approx(least * rung, rel=0.15)
+
+
+@pytest.mark.parametrize(("compute_s", "rung"), [(0.001, 3_000), (0.003, 1_000), (0.02, 1_000)])
+def test_a_slow_server_is_asked_the_shortest_at_least(monkeypatch, compute_s, rung):
+    monkeypatch.setattr(broken_engine, "COMPUTE_S", compute_s)
+    leg = Walked("long", keys=())
+    assert leg.judged.verdict is Verdict.CLEAN
+    proofs = leg.trail.of(Role.COLD)[-PROOFS - 1 : -1]
+    assert [one.request.label for one in proofs][-1] == f"proof {PROOFS} at {rung:,} tokens"

@@ -1,6 +1,7 @@
 """Legs about a prompt's length: exactly at the boundaries of blocks, and as long as can be."""
 
 from dataclasses import dataclass, replace
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -36,7 +37,7 @@ LEAVES = 0.5  # a fork leaves a long text after so much of it
 ENDS = 0.6  # and is so much as long
 LONG_ASKS = PROOFS + 2 * len(LONG_ORDER) + (1 + 2 * ENDS) + 2  # a fork's, and one that was left
 APART_MORE = 3  # salts asked with after one that shared, so that time can tell it too
-LONG_COLD_S = 18.0  # most that a rung's proofs may take together
+LONG_COLD_S = 18.0  # most that a rung's proofs may take together, but those of the shortest
 LONG_SHARE = 3  # one such part of what is left of the budget may be spent
 
 
@@ -273,7 +274,7 @@ async def _longest(run: Run, trail: Trail) -> _Rung:
     phrasing = await run.tasks.able(trail, Shape.EARLY, facts.length)
     found = []
     for rung in rungs:
-        why = _too_dear(run, trail, rung)
+        why = _too_dear(run, trail, rung, inf if rung == rungs[-1] else LONG_COLD_S)
         for tried in () if why else _from(phrasing):
             proofs = await _proofs(run, trail, tried, rung)
             if len(proofs) == PROOFS:
@@ -292,15 +293,15 @@ def _from(phrasing: Phrasing) -> tuple[Phrasing, ...]:
     return PHRASINGS[first : first + LONG_PHRASINGS]
 
 
-def _too_dear(run: Run, trail: Trail, rung: int) -> str | None:
-    """Return why a rung is not tried, None if it can be paid."""
+def _too_dear(run: Run, trail: Trail, rung: int, most_s: float) -> str | None:
+    """Return why a rung is not tried, None if it can be paid, with its proofs in ``most_s``."""
     asked, left = round(rung * LONG_ASKS), trail.budget.tokens_left(run.asker) // LONG_SHARE
     if asked > left:
         return f"it asks for about {asked:,} tokens, and this leg's share is {left:,}"
     known = trail.controls_like(run.facts.length)
     # The median, since one that was held up by something else must not decide.
     taken_s = median([one.ttft_s / one.prompt_tokens for one in known] or [0.0]) * rung * PROOFS
-    left_s = min(LONG_COLD_S, trail.budget.seconds_left(run.asker) / LONG_SHARE)
+    left_s = min(most_s, trail.budget.seconds_left(run.asker) / LONG_SHARE)
     return f"it would take about {taken_s:.0f} s" if taken_s > left_s else None
 
 
