@@ -22,6 +22,8 @@ from surefoot.testing.cache_kit import (
     take_turn,
 )
 
+pytestmark = pytest.mark.usefixtures("patience")
+
 SHARED = list(range(8))
 FIRST, SECOND = blocks_of([*SHARED, *range(100, 108)]), blocks_of([*SHARED, *range(200, 208)])
 DEADLINE_S = 5.0

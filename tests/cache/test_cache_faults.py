@@ -52,11 +52,13 @@ def test_a_read_that_never_answers_is_left_behind_and_planned_around(bench):
         bench.tier.hold = True
         _, restored = plan_and_restore(cache, deadline_s=0.05)
         assert (restored.boundary, restored.miss_reason) == (0, Miss.DEADLINE)
-        assert (ssd(cache)["state"], ssd(cache)["stalls"]) == ("down", 2)
+        stalls = ssd(cache)["stalls"]  # of two; a thread that is late to begin drops its read
+        assert ssd(cache)["state"] == "down"
+        assert 1 <= stalls <= 2
         plan, restored = plan_and_restore(cache)
         assert (plan.boundary, plan.miss_reason) == (0, Miss.TIER_ERROR)
         assert restored.miss_reason is Miss.TIER_ERROR
-        assert len(bench.tier.gets) == 2  # nothing more was asked of it
+        assert len(bench.tier.gets) == stalls  # nothing more was asked of it
         # When the medium answers again, so does the cache; what came late was not used.
         bench.tier.hold = False
         bench.tier.release.set()

@@ -15,6 +15,8 @@ from surefoot.testing.cache_kit import (
     take_turn,
 )
 
+pytestmark = pytest.mark.usefixtures("patience")
+
 
 @pytest.fixture(params=FAMILIES, ids=str)
 def family(request):

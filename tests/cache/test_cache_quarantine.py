@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from surefoot.cache import quarantine as quarantine_module
 from surefoot.cache import ssd as ssd_module
 from surefoot.cache.fences import Reason
 from surefoot.cache.offline import quarantine_in
@@ -30,6 +29,8 @@ from surefoot.testing.cache_kit import (
     spoiled_features,
 )
 
+pytestmark = pytest.mark.usefixtures("patience")
+
 TOKENS = list(range(41))
 BLOCKS = blocks_of(TOKENS)
 ROOT = BLOCKS[0].parent
@@ -38,13 +39,6 @@ FEATURE = feature_name_of(PICTURE)
 CONSUMED = tuple((FEATURE,) if index == 4 else () for index in range(10))
 # What a fence may name, and the boundary below which nothing is touched by it.
 NAMED = {"a block": (BLOCKS[4].name, 4), "a root": (ROOT, 0), "features": (FEATURE, 4)}
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch):
-    """Give a slow machine time: nothing here stalls."""
-    monkeypatch.setattr(quarantine_module, "LOOK_S", 60.0)
-    monkeypatch.setattr(quarantine_module, "DURABLE_S", 60.0)
 
 
 @pytest.fixture

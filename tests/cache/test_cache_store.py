@@ -26,6 +26,8 @@ from surefoot.testing.cache_kit import (
     take_turn,
 )
 
+pytestmark = pytest.mark.usefixtures("patience")
+
 TOKENS = list(range(41))
 BLOCKS = blocks_of(TOKENS)
 

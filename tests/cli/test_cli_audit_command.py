@@ -19,6 +19,8 @@ from surefoot.record import key, seal, unseal
 from surefoot.testing.cache_kit import spoiled
 from surefoot.turn import Ledger, Serving, TurnRequest, turn
 
+pytestmark = pytest.mark.usefixtures("patience")
+
 B = 16
 LONG = "One two three four five six seven eight nine ten eleven twelve. " * 3
 TEXTS = [LONG + "And then? " * 5, LONG + "And before? " * 5, "Something else. " * 9]

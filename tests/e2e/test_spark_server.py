@@ -16,6 +16,7 @@ from surefoot.pictures import COLOURS, photo, raw, said, shown, solid, speckled,
 
 MODEL = "spark"
 BLOCK = 16
+PATIENT = ("--restore-floor-s", "60")  # a disk that is slow is no miss here
 ONE_WORD = "One word: what color?"
 SYSTEM = {"role": "system", "content": "You are a helpful assistant."}
 SEQUENCE = ("red", "blue", "green", "red")
@@ -32,7 +33,7 @@ class Place:
     @contextmanager
     def started(cls, log, flags):
         with (
-            ServerProcess(MODEL, log, flags) as process,
+            ServerProcess(MODEL, log, [*flags, *PATIENT]) as process,
             openai.OpenAI(base_url=f"{process.client.url}/v1", api_key="unused") as client,
         ):
             yield cls(process, client)

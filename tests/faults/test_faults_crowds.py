@@ -52,7 +52,7 @@ class Place:
         return self.client.wait(
             "writing, and working ahead",
             lambda now: not (now["pending_writes"] or now["idle_work"] or now["running"]),
-            timeout_s=120,
+            timeout_s=600,
         )
 
 

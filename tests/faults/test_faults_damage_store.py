@@ -266,7 +266,7 @@ def test_a_server_whose_store_is_deleted_serves_on_and_stores_again(tmp_path):
     store = tmp_path / "store"
     body = {"model": "spark", "messages": [{"role": "user", "content": "Tell me of birds. " * 9}]}
     body |= {"max_tokens": 3, "temperature": 0, "logprobs": True}
-    flags = ["--store", str(store), "--ram-bytes", "0", "--idle", "0"]
+    flags = ["--store", str(store), "--ram-bytes", "0", "--idle", "0", "--restore-floor-s", "60"]
     with ServerProcess("spark", tmp_path / "server.log", flags) as process:
         cold = process.client.ask(body, mode="bypass").bits
         process.client.ask(body)

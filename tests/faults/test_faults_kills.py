@@ -12,12 +12,14 @@ import pytest
 
 from surefoot.record import key as record_key
 from surefoot.testing import cache_kit, kill_rounds
-from surefoot.testing.census import take_census
+from surefoot.testing.census import take_census, told_in_time
 from surefoot.testing.forks import Template
 from surefoot.testing.kill_rounds import kill_workers, missing
 from surefoot.testing.kill_servers import kill_servers
 from surefoot.testing.kill_workers import AMPLE, Ledger, Orders, open_worker_cache, order
 from surefoot.testing.kills import run_all
+
+pytestmark = pytest.mark.usefixtures("patience")
 
 SEED = 4
 
@@ -162,6 +164,18 @@ def test_the_census_compares_the_sums_that_a_store_states(tmp_path):
         faults = take_census(tmp_path, status, writers=1).faults
         assert len(faults) == 1
         assert "the store says" in faults[0]
+
+
+def test_a_status_is_asked_for_until_the_index_answered_in_time():
+    states = iter(["down", "down", "up", "never asked for"])
+
+    def ask():
+        return {"tiers": {"ssd": {"state": next(states)}}}
+
+    assert told_in_time(ask, 60.0)["tiers"]["ssd"]["state"] == "up"
+    assert next(states) == "never asked for"
+    states = iter(["down", "up"])
+    assert told_in_time(ask, 0.0)["tiers"]["ssd"]["state"] == "down"
 
 
 def test_what_is_not_what_computing_gives_is_found(tmp_path):

@@ -16,6 +16,8 @@ from surefoot.testing.cache_kit import spoiled, spoiled_features
 from surefoot.testing.fake_engine import FakeEngine
 from surefoot.turn import CacheMode
 
+pytestmark = pytest.mark.usefixtures("patience")
+
 MINE, OTHERS = prompt(6 * C + 2), prompt(6 * C + 2, seed=9)
 LIES = [("rows-0", 2), ("window-0", 3), ("snapshot-0", 5)]
 

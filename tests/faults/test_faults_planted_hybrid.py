@@ -14,6 +14,8 @@ from surefoot.testing.witness import WatchedEngine, opened, ticking
 from surefoot.turn import CacheMode, Serving
 from surefoot.turn.audit import Audit, audit
 
+pytestmark = pytest.mark.usefixtures("patience")
+
 B = 64
 MINE, OTHERS = ([(seed * 37 + i * 11) % 240 for i in range(3 * B + 5)] for seed in (1, 9))
 AMPLE = 1 << 26

@@ -36,6 +36,8 @@ from surefoot.testing.cache_kit import (
 )
 from surefoot.testing.damage import Shelves
 
+pytestmark = pytest.mark.usefixtures("patience")
+
 TOKENS = list(range(41))
 OTHER = MODEL.replace(b"m", b"o")
 FILE = 4096  # what a small record takes up
@@ -317,8 +319,10 @@ def watched(script, **how):
 
 TURNS = """
 from pathlib import Path
+from surefoot.cache import quarantine
 from surefoot.cache.fences import Reason
 from surefoot.testing.cache_kit import *
+quarantine.DURABLE_S = 60.0
 bench = Bench({store}, EVERY_LAW)
 with bench.open() as cache:
     for _ in range(2):
@@ -342,7 +346,8 @@ def test_without_a_store_a_cache_touches_no_file(tmp_path):
 @contextmanager
 def served(folder, flags, *, umask=0o077):
     """Serve ``spark`` under a watch and a umask; yields the process, and its log afterwards."""
-    process = ServerProcess("spark", folder / "server.log", flags)
+    patient = [*flags, "--restore-floor-s", "60"]
+    process = ServerProcess("spark", folder / "server.log", patient)
     code = f"{WATCH}\nos.umask({umask})\nfrom surefoot.cli import main\nsys.exit(main())\n"
     start = process._command.index("surefoot")
     process._command[1 : start + 1] = ["-B", "-c", code]

@@ -6,6 +6,7 @@ The stand-in is a server of the standard library, so that no peer need be instal
 import dataclasses
 import json
 import os
+import socket
 import sys
 
 import httpx
@@ -52,6 +53,15 @@ def stand_in(source=SERVES, *more):
 
 
 @pytest.fixture
+def port():
+    """Return a port that stays ours: bound, so that nobody is given it, and not listened on."""
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        yield kept.getsockname()[1]
+
+
+@pytest.fixture
 def home(tmp_path):
     yield tmp_path
     if (tmp_path / "running" / "stand-in.json").exists():
@@ -62,8 +72,8 @@ def seen(running):
     return httpx.get(f"{running.url}/seen", trust_env=False).json()
 
 
-def test_a_restarted_peer_is_another_process_on_the_same_port_and_state(home):
-    first = start(stand_in(), home, free_port())
+def test_a_restarted_peer_is_another_process_on_the_same_port_and_state(home, port):
+    first = start(stand_in(), home, port)
     before = seen(first)
     again = restart(stand_in(), home)
     after = seen(again)
@@ -72,15 +82,20 @@ def test_a_restarted_peer_is_another_process_on_the_same_port_and_state(home):
     assert again.port == first.port
 
 
-def test_a_start_forgets_the_state_of_the_one_before(home):
-    start(stand_in(), home, free_port())
+def test_a_free_port_is_one_that_can_be_listened_on():
+    with socket.create_server(("127.0.0.1", free_port())) as server:
+        assert server.getsockname()[1] > 0
+
+
+def test_a_start_forgets_the_state_of_the_one_before(home, port):
+    start(stand_in(), home, port)
     stop(stand_in(), home)
     assert (state_folder(home, "stand-in") / "starts").exists()
-    assert seen(start(stand_in(), home, free_port()))["starts"] == "+"
+    assert seen(start(stand_in(), home, port))["starts"] == "+"
 
 
-def test_a_stopped_peer_does_not_answer_and_is_no_longer_written_down(home):
-    running = start(stand_in(), home, free_port())
+def test_a_stopped_peer_does_not_answer_and_is_no_longer_written_down(home, port):
+    running = start(stand_in(), home, port)
     stop(stand_in(), home)
     with pytest.raises(httpx.ConnectError):
         seen(running)
@@ -88,36 +103,36 @@ def test_a_stopped_peer_does_not_answer_and_is_no_longer_written_down(home):
         stop(stand_in(), home)
 
 
-def test_a_peer_that_runs_is_not_started_over_itself(home):
-    running = start(stand_in(), home, free_port())
+def test_a_peer_that_runs_is_not_started_over_itself(home, port):
+    running = start(stand_in(), home, port)
     with pytest.raises(PeerError, match="stand-in runs already: python -m peers stop stand-in"):
-        start(stand_in(), home, free_port())
+        start(stand_in(), home, port)
     assert seen(running)["starts"] == "+"
 
 
-def test_a_peer_has_answered_once_with_logprobs_before_it_counts_as_started(home):
-    asked = seen(start(stand_in(), home, free_port()))["asked"]
+def test_a_peer_has_answered_once_with_logprobs_before_it_counts_as_started(home, port):
+    asked = seen(start(stand_in(), home, port))["asked"]
     assert [one["top_logprobs"] for one in asked] == [5]
 
 
-def test_a_peer_that_refuses_logprobs_has_answered_once_without(home):
-    asked = seen(start(stand_in(SERVES, "picky"), home, free_port()))["asked"]
+def test_a_peer_that_refuses_logprobs_has_answered_once_without(home, port):
+    asked = seen(start(stand_in(SERVES, "picky"), home, port))["asked"]
     assert ["logprobs" in one for one in asked] == [True, False]
 
 
-def test_a_peer_that_ends_while_it_starts_is_named_with_its_log(home):
+def test_a_peer_that_ends_while_it_starts_is_named_with_its_log(home, port):
     with pytest.raises(PeerError, match=r"stand-in ended while it started; see .*stand-in\.log"):
-        start(stand_in("raise SystemExit('no room')"), home, free_port())
+        start(stand_in("raise SystemExit('no room')"), home, port)
     assert "no room" in log_file(home, "stand-in").read_text()
 
 
-def test_a_peer_hears_its_variables_beside_our_environment(home):
+def test_a_peer_hears_its_variables_beside_our_environment(home, port):
     told = dataclasses.replace(
         stand_in("import os; raise SystemExit(os.environ['PATH'] + os.environ['LOUD'])"),
         variables={"LOUD": "yes"},
     )
     with pytest.raises(PeerError):
-        start(told, home, free_port())
+        start(told, home, port)
     assert log_file(home, "stand-in").read_text().strip() == os.environ["PATH"] + "yes"
 
 

@@ -364,6 +364,6 @@ def test_over_a_real_socket_a_stream_that_nobody_reads_is_cancelled():
         host, port = url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as client:
             client.sendall(post(json.dumps(CHAT | {"stream": True}).encode()))
-            while not server.turns.tickets:
-                client.recv(1, socket.MSG_PEEK)  # until the answer begins; nothing is taken
+            while not server.turns.tickets:  # until the answer begins; nothing is taken
+                assert b"HTTP/1.1 200 ".startswith(client.recv(13, socket.MSG_PEEK))
             assert server.turns.tickets[-1].cancelled.wait(PATIENCE_S)

@@ -21,6 +21,8 @@ from surefoot.testing.fake_engine import FakeEngine
 from surefoot.turn import CacheMode, Done, Failed, Ledger, Serving, TurnRequest, turn
 from surefoot.turn.evidence import evidence_of
 
+pytestmark = pytest.mark.usefixtures("patience")
+
 C = 4
 PICTURE = b"\x03picture"
 GROUPS = ("rows-0", "snapshot-0", "window-0")

@@ -19,6 +19,8 @@ from surefoot.testing.fake_chat import FakeChat
 from surefoot.testing.fake_engine import GROUPS, FakeEngine
 from surefoot.turn import CacheMode, Delta, Done, Ledger, Serving, TurnRequest, turn
 
+pytestmark = pytest.mark.usefixtures("patience")
+
 C = 4
 TOKENS = tuple((37 + at * 11) % 250 + 1 for at in range(6 * C + 2))
 UNITS = 1 + 7 + 4  # what it needs, six blocks and the tail with the first token, more tokens

@@ -225,10 +225,11 @@ async def _close(pieces: AsyncIterator[bytes]) -> None:
 
 
 def listening(port: int) -> socket.socket:
-    """Return a socket of this machine alone; any free port for 0."""
+    """Return a socket of this machine alone that may be connected to; any free port for 0."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind(("127.0.0.1", port))
+    sock.listen()
     return sock
 
 

@@ -4,7 +4,8 @@ The store must be quiet: open, but nobody writing. Every record is read and unse
 the store states of itself (I6) are compared with what its files take up.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from surefoot.record import feature_key, read_key, unseal, unseal_features
 from surefoot.record import key as record_key
 from surefoot.state import Part
 
+_POLL_S = 0.02
 _BLOCK_BYTES = 512  # the unit of st_blocks
 _LOCKS = frozenset({"open", "evict", "fence"})
 _DATABASES = (INVENTORY, "journal.sqlite")
@@ -32,6 +34,17 @@ class Census:
     records: dict[str, int] = field(default_factory=dict)  # by tier key, with bytes on the medium
     parts: dict[str, tuple[Block, Part]] = field(default_factory=dict)  # of those, the parts
     faults: list[str] = field(default_factory=list)
+
+
+def told_in_time(ask: Callable[[], dict[str, Any]], within_s: float) -> dict[str, Any]:
+    """Ask for a status until the index answered in time for it: before, figures are the last known.
+
+    Returns the last status if it never does, which ``take_census`` then finds fault with.
+    """
+    until = time.monotonic() + within_s
+    while (status := ask())["tiers"]["ssd"]["state"] != "up" and time.monotonic() < until:
+        time.sleep(_POLL_S)
+    return status
 
 
 def take_census(store: Path, status: Mapping[str, Any], *, writers: int) -> Census:

@@ -351,6 +351,7 @@ def live(folder: Path, faults: int, seed: int, say: Callable[[str], None]) -> Ta
     """Damage the records of a server of ``spark`` between its requests."""
     store = folder / "store"
     flags = ["--store", str(store), "--ram-bytes", "0", "--feature-ram-bytes", "0", "--idle", "0"]
+    flags += ["--restore-floor-s", "60"]  # a disk that is slow is no fault here
     with ServerProcess("spark", folder / "server.log", flags) as process:
         client = process.client
         subjects = [

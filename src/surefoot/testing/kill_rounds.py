@@ -29,7 +29,7 @@ from surefoot.identity import Block
 from surefoot.laws import restorable
 from surefoot.record import key as record_key
 from surefoot.testing import cache_kit
-from surefoot.testing.census import Census, take_census
+from surefoot.testing.census import Census, take_census, told_in_time
 from surefoot.testing.forks import Template
 from surefoot.testing.kill_workers import (
     AMPLE,
@@ -253,7 +253,7 @@ class _Scene:
             return
         with closing(cache):
             cache.drain(_SILENCE_S)
-            found = take_census(store, cache.status(), writers=1)
+            found = take_census(store, told_in_time(cache.status, _SILENCE_S), writers=1)
             self.ledger.faults += found.faults
             self.ledger.faults += missing(self.ledger, found)
             for number in self._probes():

@@ -31,7 +31,7 @@ from surefoot.cache.folder import RECORDS
 from surefoot.cli import main
 from surefoot.errors import EngineError, SurefootError
 from surefoot.pictures import COLOURS, said, shown, speckled, user
-from surefoot.testing.census import take_census
+from surefoot.testing.census import take_census, told_in_time
 from surefoot.testing.forks import Template, breed
 
 MODEL = "spark"
@@ -313,7 +313,7 @@ class _Scene:
 
     def _check(self, client: Client) -> None:
         figures = self._lane.figures
-        status = client.wait_written()
+        status = told_in_time(client.wait_written, _PATIENCE_S)
         found = take_census(self._folder / "store", status, writers=1)
         figures.checked += 1
         figures.records += len(found.records)

@@ -29,6 +29,7 @@ RAM_SHARE = 1 / 4  # of the SSD tier's room
 WARM_UP = 0.4  # of the run: its samples are shown and not counted
 SLOPE_MOST = 0.01  # of the mean, over what was counted of the run
 SETTLED_S = 300.0
+AT_WORK = ("pending_writes", "idle_work", "running", "auditing")  # what opens files, at rest 0
 # One thread a forward pass: the number decides bits, and the reference's must be the server's.
 FLAGS = ("--threads", "1", "--restore-floor-s", "60", "--free-floor", "0")
 
@@ -152,7 +153,7 @@ def _wave(crowd: Crowd, client: Client, references: References, found: Soak) -> 
         found.wrong += faults(one, references.of(one.ask), crowd.canaries)
     status = client.wait(
         "coming to rest",
-        lambda now: not (now["pending_writes"] or now["idle_work"] or now["running"]),
+        lambda now: not any(now[name] for name in AT_WORK),
         timeout_s=SETTLED_S,
     )
     found.evictions = {tier: one["evictions"] for tier, one in status["tiers"].items()}
