@@ -226,8 +226,8 @@ def test_a_batch_returns_results_and_faults_and_discards_what_is_late(make):
     assert batch.submit("good", lambda: 1)
     assert batch.submit("bad", fail)
     assert batch.submit("late", stall)
-    with lane._changed:
-        assert lane._changed.wait_for(lambda: not lane._queue and len(lane._running) == 1, 60)
+    while lane._queue or len(lane._running) > 1:  # until the two that end have ended
+        time.sleep(0)
     results = batch.wait(time.monotonic() + 0.05)
     assert results["good"] == 1
     assert isinstance(results["bad"], TierError)
