@@ -19,7 +19,16 @@ import pytest
 
 from surefoot.bench.client import Answer, Client
 from surefoot.bench.process import ServerProcess
-from surefoot.testing.crowds import KEYS, TENANTS, Crowd, Heard, References, faults, visit
+from surefoot.testing.crowds import (
+    KEYS,
+    TENANTS,
+    Crowd,
+    Heard,
+    References,
+    faults,
+    visit,
+    wait_at_rest,
+)
 
 # One thread a server: two servers at a time compute here, and the number decides bits.
 FLAGS = ("--threads", "1", "--restore-floor-s", "60")
@@ -50,11 +59,7 @@ class Place:
 
     def settled(self):
         """Wait until all is stored and nobody computes; return the status."""
-        return self.client.wait(
-            "writing, and working ahead",
-            lambda now: not (now["pending_writes"] or now["idle_work"] or now["running"]),
-            timeout_s=600,
-        )
+        return wait_at_rest(self.client)
 
 
 @contextmanager
@@ -261,3 +266,15 @@ def test_what_is_wrong_with_an_answer_is_said():
         Heard(fine.ask, "AB-123", answer(media=[{"feature_hit": False}])),
     ):
         assert said(broken, answer(broken.text)), broken
+
+
+@pytest.mark.parametrize("name", ["running", "idle_work", "auditing", "pending_writes"])
+def test_a_server_that_still_does_anything_is_not_at_rest(name):
+    rest = dict.fromkeys(("running", "idle_work", "auditing", "pending_writes"), 0)
+    statuses = iter([rest | {name: 1}, rest])
+
+    class Told:
+        def wait(self, what, ready, *, timeout_s):
+            return next(status for status in statuses if ready(status))
+
+    assert wait_at_rest(Told()) == rest

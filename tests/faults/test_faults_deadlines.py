@@ -17,12 +17,20 @@ from surefoot.testing import script
 from surefoot.testing.fake_chat import FakeChat
 from surefoot.testing.fake_engine import FakeEngine
 from surefoot.testing.faulty import FEATURES, PARTS, Schedule
-from surefoot.testing.script import AMPLE, RECORDS, WAIT_S, House, Subject, crowd_of, play
+from surefoot.testing.script import (
+    AMPLE,
+    BEGUN_S,
+    FLOOR_S,
+    RECORDS,
+    WAIT_S,
+    House,
+    Subject,
+    crowd_of,
+    play,
+)
 from surefoot.turn import CacheMode
 
 BLOCK = 16
-FLOOR_S = 0.05
-BEGUN_S = 1.0  # a floor by which a read has begun, on a busy machine too
 ((LABEL, TALK),) = crowd_of(1)
 IO_THREADS = 2
 # More than there are threads to stall: on a busy machine one may not have begun by a deadline.

@@ -19,6 +19,7 @@ from surefoot.testing.script import (
     AMPLE,
     CROWD,
     FENCES,
+    FLOOR_S,
     QUARANTINE,
     RECORDS,
     WAIT_S,
@@ -29,7 +30,6 @@ from surefoot.testing.script import (
 )
 from surefoot.turn import CacheMode
 
-STALL_FLOOR_S = 0.05  # what a restore waits for a read that never comes
 SMALL_BYTES = 500_000  # an SSD quota that the script overflows
 SOME_RAM_BYTES = 20_000
 
@@ -58,7 +58,7 @@ def played(tmp_path, cold):
             subject(),
             tmp_path / "store",
             schedules={name: Schedule.read(one) for name, one in schedules.items()},
-            floor_s=STALL_FLOOR_S if stalls else WAIT_S,
+            floor_s=FLOOR_S if stalls else WAIT_S,
             **settings,
         )
         answers = play(house)
@@ -294,7 +294,7 @@ def test_eight_requests_are_not_held_up_by_the_one_that_is_struck(tmp_path, kind
         subject(),
         tmp_path / "store",
         ram_bytes=AMPLE,
-        floor_s=STALL_FLOOR_S if kind == "stalled" else WAIT_S,
+        floor_s=FLOOR_S if kind == "stalled" else WAIT_S,
     )
     house.crowd(talks)
     house.restart()

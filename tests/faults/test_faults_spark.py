@@ -11,11 +11,17 @@ from surefoot.pictures import COLOURS, solid
 from surefoot.receipt import Miss
 from surefoot.testing.faulty import FEATURES, PARTS, Schedule
 from surefoot.testing.live_state import differences, live_state
-from surefoot.testing.script import AMPLE, RECORDS, WAIT_S, House, Subject, play_shortly
+from surefoot.testing.script import (
+    AMPLE,
+    BEGUN_S,
+    FLOOR_S,
+    RECORDS,
+    WAIT_S,
+    House,
+    Subject,
+    play_shortly,
+)
 from surefoot.turn import CacheMode
-
-FLOOR_S = 0.05
-BEGUN_S = 1.0  # a floor by which a read has begun, on a busy machine too
 
 
 @pytest.fixture(scope="module")

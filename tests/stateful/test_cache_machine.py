@@ -14,8 +14,8 @@ import shutil
 import tempfile
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from unittest.mock import patch
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -28,7 +28,6 @@ from hypothesis.stateful import (
     rule,
 )
 
-from surefoot.cache import quarantine as quarantine_module
 from surefoot.cache.fences import Reason
 from surefoot.cache.forest import Node
 from surefoot.cache.offline import quarantine_in
@@ -48,6 +47,8 @@ from surefoot.testing.cache_kit import (
     image_of,
     spoiled_features,
 )
+
+pytestmark = pytest.mark.usefixtures("patience")
 
 ROOMY = 1 << 20
 SMALL_RAM = (0, 1_500, 6_000, ROOMY)  # a record of these groups is about 900 bytes
@@ -90,8 +91,6 @@ class CacheMachine(RuleBasedStateMachine):
     )
     def begin(self, family, ram, feature_ram):
         self.scope = ExitStack()
-        for limit in ("LOOK_S", "DURABLE_S"):  # nothing here stalls, and a machine may be slow
-            self.scope.enter_context(patch.object(quarantine_module, limit, 60.0))
         folder = Path(self.scope.enter_context(tempfile.TemporaryDirectory()))
         self.bench = Bench(folder / "store", FAMILIES[family])
         self.bench.ram_bytes, self.bench.feature_ram_bytes = ram, feature_ram

@@ -39,7 +39,7 @@ class Census:
 def told_in_time(ask: Callable[[], dict[str, Any]], within_s: float) -> dict[str, Any]:
     """Ask for a status until the index answered in time for it: before, figures are the last known.
 
-    Returns the last status if it never does, which ``take_census`` then finds fault with.
+    Returns the last status if it never does.
     """
     until = time.monotonic() + within_s
     while (status := ask())["tiers"]["ssd"]["state"] != "up" and time.monotonic() < until:

@@ -31,6 +31,7 @@ BLOCK = 16  # tokens, spark's own
 ANSWER_TOKENS = 12
 LONG_ANSWER_TOKENS = 40  # of a stream that is left after a few of them
 LEFT_AFTER = 3
+REST_S = 600.0  # by which a server has stored what a crowd left it to do, on a slow disk too
 PICTURES = 3  # of each colour
 NAMES = ("atlas", "beacon", "comet", "delta", "ember", "falcon", "glacier", "harbor", "indigo")
 COMMON = ("KX-417", "QT-903", "ZB-221", "LM-550", "PW-118", "RA-734", "TD-902", "VE-361", "HG-645")
@@ -200,6 +201,14 @@ class References:
             if told not in self._kept:
                 self._kept[told] = self._client.ask(body, mode="bypass")
             return self._kept[told]
+
+
+def wait_at_rest(client: Client) -> dict[str, Any]:
+    """Wait until nobody computes, ahead or to audit, and all is stored; return that status."""
+    at_work = ("running", "idle_work", "auditing", "pending_writes")
+    return client.wait(
+        "coming to rest", lambda now: not any(now[one] for one in at_work), timeout_s=REST_S
+    )
 
 
 def visit(scripts: Sequence[Sequence[Ask]], urls: Sequence[str]) -> list[Heard]:

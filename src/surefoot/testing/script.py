@@ -37,6 +37,8 @@ from surefoot.turn import Event as TurnEvent
 
 RECORDS, FENCES, QUARANTINE = "records", "fences", "quarantine"  # tiers of a store, by folder
 WAIT_S = 60.0  # for what must come: only a test that fails waits so long
+FLOOR_S = 0.05  # what a restore waits for a read that never comes
+BEGUN_S = 1.0  # the same, where that read must have begun, on a busy machine too
 PATIENCE_S = 0.5  # for what may wait behind a stall
 CROWD = 9  # requests at once, at most
 GUESTS = 4  # of the script's own crowd

@@ -21,15 +21,13 @@ from pathlib import Path
 
 from surefoot.bench.client import Client
 from surefoot.bench.process import ServerProcess
-from surefoot.testing.crowds import KEYS, Ask, Crowd, References, faults, visit
+from surefoot.testing.crowds import KEYS, Ask, Crowd, References, faults, visit, wait_at_rest
 
 SESSION_BYTES = 1_100_000  # that one client's session stores, measured
 HELD_SESSIONS = 1 / 3  # of all: what the SSD tier has room for
 RAM_SHARE = 1 / 4  # of the SSD tier's room
 WARM_UP = 0.4  # of the run: its samples are shown and not counted
 SLOPE_MOST = 0.01  # of the mean, over what was counted of the run
-SETTLED_S = 300.0
-AT_WORK = ("pending_writes", "idle_work", "running", "auditing")  # what opens files, at rest 0
 # One thread a forward pass: the number decides bits, and the reference's must be the server's.
 FLAGS = ("--threads", "1", "--restore-floor-s", "60", "--free-floor", "0")
 
@@ -151,11 +149,7 @@ def _wave(crowd: Crowd, client: Client, references: References, found: Soak) -> 
         found.answers += 1
         found.restored += one.answer.receipt["restored_tokens"] if one.answer else 0
         found.wrong += faults(one, references.of(one.ask), crowd.canaries)
-    status = client.wait(
-        "coming to rest",
-        lambda now: not any(now[name] for name in AT_WORK),
-        timeout_s=SETTLED_S,
-    )
+    status = wait_at_rest(client)
     found.evictions = {tier: one["evictions"] for tier, one in status["tiers"].items()}
 
 
