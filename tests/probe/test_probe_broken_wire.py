@@ -1,6 +1,7 @@
 """The broken server as clients meet it: what it offers, what it refuses, and over a socket."""
 
 import asyncio
+import socket
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -184,6 +185,11 @@ def test_over_a_socket_a_client_that_hangs_up_cancels_its_turn():
             assert poisoned.json()["choices"][0]["message"]["content"] != "483920"
 
     asyncio.run(run())
+
+
+def test_whoever_is_told_where_it_is_can_connect_before_it_serves():
+    with listening(0) as sock, socket.create_connection(sock.getsockname(), timeout=PATIENCE_S):
+        pass
 
 
 def test_as_a_process_it_says_where_it_is_and_restarts_on_request():

@@ -95,6 +95,15 @@ def test_what_fails_and_is_answered_when_asked_again_is_an_accident(scene, error
     assert "asked again it was answered" in judged.reason
 
 
+@pytest.mark.parametrize(("cold", "warm"), [(None, "500: boom"), ("500: boom", None)])
+def test_what_was_not_answered_is_no_suspect(scene, cold, warm):
+    code = scene.plants.code()
+    request = scene.request("A", code)
+    scene.saw(Role.COLD, request, "" if cold else code, error=cold)
+    scene.saw(Role.WARM, request, "" if warm else "no", cached=512, error=warm)
+    assert suspect(scene.trail, COUNTED, RATE) is None
+
+
 def test_a_refusal_without_a_reference_says_nothing_of_the_cache(scene):
     code = scene.plants.code()
     scene.pair(scene.request("B", code), code)

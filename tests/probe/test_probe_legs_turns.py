@@ -5,6 +5,7 @@ import json
 import httpx
 import pytest
 from leg_walks import BARE, Model, Walked, labelled, own, said_in, system, walked
+from scenes import Scene
 
 from surefoot.probe import legs_turns
 from surefoot.probe.legs import Facts, WayRound
@@ -12,6 +13,7 @@ from surefoot.probe.plants import codes_in
 from surefoot.probe.proofs import PROOFS
 from surefoot.probe.trail import Role
 from surefoot.probe.verdicts import Verdict
+from surefoot.probe.witnesses import Timed
 from surefoot.testing.broken_faults import Behaviour, Fault, Skills
 
 TOLD = Facts(length=600, block_tokens=16, way_round=WayRound("a salt"), noise_nat=0.0)
@@ -77,6 +79,14 @@ def test_the_second_turn_has_the_usual_length_however_long_the_story_is(said):
     assert second.reply.prompt_tokens == pytest.approx(600, abs=20)
     chunk = second.request.body["messages"][-1]["content"].split("The secret code")[0]
     assert len(chunk.split()) >= legs_turns.CHUNK_LEAST_TOKENS
+
+
+def test_what_is_usual_is_as_long_as_the_controls_of_about_that_length():
+    scene = Scene(controls=0)
+    scene.trail.controls += [Timed(300, 1.0), Timed(2_000, 1.0)]
+    assert legs_turns._usual(scene.trail, 600) == 600
+    scene.trail.controls += [Timed(tokens, 1.0) for tokens in (588, 590, 600)]
+    assert legs_turns._usual(scene.trail, 600) == 590
 
 
 def test_servers_that_count_no_tokens_get_the_same_chat():

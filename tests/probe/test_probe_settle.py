@@ -1,6 +1,7 @@
 """What is asked after a leg: what failed, what accuses, what is missing; and nothing else."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from scenes import COUNTED, RATE, Scene
@@ -61,7 +62,13 @@ def test_what_failed_is_asked_once_more_even_after_half_a_walk(scene):
     for request in (*failed, failed[0]):
         scene.saw(Role.WARM, request, "", error="500: boom")
     first = [(Role.PLAIN, request.label) for request in failed[:FAILED_MOST]]
-    assert settled(scene, whole=False) == first
+    assert settled(scene, way_round=ROUND, whole=False) == first
+
+
+def test_what_was_refused_for_being_too_many_is_not_asked_again(scene):
+    seen = scene.saw(Role.WARM, scene.request("B", scene.plants.code()), "", error="429: later")
+    scene.trail.seen[-1] = replace(seen, reply=replace(seen.reply, status=429))
+    assert settled(scene, whole=False) == []
 
 
 def test_a_reference_that_accuses_is_asked_once_more(scene):

@@ -7,6 +7,7 @@ from statistics import median
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scenes import Scene
 
 from surefoot.probe.witnesses import (
     TTFT,
@@ -130,3 +131,9 @@ def test_the_chance_of_hits_is_that_of_all_ways_they_can_fall(hits, tries, each)
     ]
     chance = chance_of_hits(hits, tries, each=float(each))
     assert chance == pytest.approx(float(sum(enough)), abs=1e-12)
+
+
+def test_controls_are_alike_from_half_the_length_on():
+    scene = Scene(controls=0)
+    scene.trail.controls += (timed := [Timed(tokens, 1.0) for tokens in (299, 300, 900)])
+    assert scene.trail.controls_like(600) == timed[1:]
